@@ -2,7 +2,7 @@
 //! [`Config::SWITCHES`].
 
 use super::device;
-use super::units::parse_bytes;
+use super::units::{parse_bytes, parse_count};
 use clap::builder::{BoolishValueParser, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use folio::config::{Config, ConfigError, EngineOption, EngineSwitch};
@@ -51,7 +51,7 @@ impl FromArgMatches for LimitArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let numbers = Config::OPTIONS
             .iter()
-            .filter_map(|option| Some((option, *matches.get_one(option.name)?)));
+            .filter_map(|option| Some((option, (*matches.get_one::<Option<u64>>(option.name)?)?)));
         let switches = Config::SWITCHES
             .iter()
             .filter(|switch| matches.get_flag(switch.name));
@@ -70,8 +70,8 @@ impl FromArgMatches for LimitArgs {
 impl Args for LimitArgs {
     fn augment_args(command: Command) -> Command {
         command
-            .args(Config::OPTIONS.iter().map(number))
-            .args(Config::SWITCHES.iter().map(switch))
+            .args(Config::OPTIONS.iter().map(number_arg))
+            .args(Config::SWITCHES.iter().map(switch_arg))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -79,19 +79,23 @@ impl Args for LimitArgs {
     }
 }
 
-fn number(option: &EngineOption) -> Arg {
+fn number_arg(option: &EngineOption) -> Arg {
     let help = option.help.trim_end_matches('.');
-    let (example, parser) = match option.unit {
-        "BYTES" => (", for example 8GiB", ValueParser::new(parse_bytes)),
-        _ => ("", clap::value_parser!(u64).into()),
+    let name = option.name;
+    let parser = ValueParser::new(move |text: &str| number(name, text));
+    let example = if option.unit == "BYTES" {
+        ", for example 8GiB"
+    } else {
+        ""
     };
     named(option.name)
         .value_name(option.unit)
         .value_parser(parser)
+        .allow_negative_numbers(true)
         .help(format!("{help}{example} [default: {}]", default_of(option)))
 }
 
-fn switch(switch: &EngineSwitch) -> Arg {
+fn switch_arg(switch: &EngineSwitch) -> Arg {
     named(switch.name)
         .action(ArgAction::SetTrue)
         .value_parser(BoolishValueParser::new())
@@ -103,6 +107,18 @@ fn named(name: &'static str) -> Arg {
     Arg::new(name)
         .long(name.replace('_', "-"))
         .env(format!("FOLIO_{}", name.to_uppercase()))
+}
+
+/// The number of an option; `None`: what holds if it is absent, which vLLM calls `auto`.
+fn number(name: &str, text: &str) -> Result<Option<u64>, String> {
+    let option = EngineOption::named(name);
+    let is_optional = option.is_some_and(|option| option.absent.is_some());
+    match option.map(|option| option.unit) {
+        _ if is_optional && text == "auto" => Ok(None),
+        Some("TOKENS") if is_optional && text == "-1" => Ok(None),
+        Some("BYTES") => parse_bytes(text).map(Some),
+        _ => parse_count(text).map(Some),
+    }
 }
 
 /// What holds if an option is not given.

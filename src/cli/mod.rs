@@ -29,6 +29,7 @@ use commands::{
     bench, cache, chat, devices, generate, list, plan, ps, pull, rm, run, selftest, serve, show,
 };
 use folio::platform;
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 use terminal::output;
@@ -123,9 +124,17 @@ const COMMON: [&str; 34] = [
 fn command_line() -> clap::Command {
     let cli = Cli::command().mut_subcommand("serve", |serve| {
         // Several models; their number is checked where they are read.
-        serve.mut_arg("model", |model| model.action(ArgAction::Append))
+        let serve = serve.mut_arg("model", |model| model.action(ArgAction::Append));
+        // vLLM's names.
+        serve
+            .mut_arg("no_prefix_caching", |arg| {
+                arg.alias("no-enable-prefix-caching")
+            })
+            .mut_arg("kv_cache_bytes", |arg| arg.alias("kv-cache-memory-bytes"))
     });
     cli.mut_subcommands(|command| {
+        // As in vLLM, the last one counts: scripts add options to those that they are given.
+        let command = command.args_override_self(true);
         let is_long = command.get_arguments().count() > COMMON.len() / 2;
         if !is_long {
             return command;
@@ -147,7 +156,7 @@ pub(crate) fn main() -> ExitCode {
     // Whatever is written is for this user: models of others, cached prompts, histories.
     #[cfg(unix)]
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
-    let parsed = command_line().try_get_matches();
+    let parsed = command_line().try_get_matches_from(arguments());
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?.command, matches)));
     let (command, matches) = match parsed {
         Ok(parsed) => parsed,
@@ -180,6 +189,15 @@ pub(crate) fn main() -> ExitCode {
         Command::Selftest(options) => selftest::run(&options),
     };
     end(outcome)
+}
+
+/// The arguments, with the long names of short options that `serve` knows from vLLM.
+fn arguments() -> Vec<OsString> {
+    let arguments = std::env::args_os();
+    match std::env::args_os().nth(1) {
+        Some(name) if name == "serve" => serve::foreign::with_long_names(arguments),
+        _ => arguments.collect(),
+    }
 }
 
 /// The exit code of a command. The reader of its results may go away; any other failure is an error.

@@ -217,6 +217,11 @@ impl Session {
             draw_defaults: self.draw_defaults(),
             ..options
         };
+        self.api_state_with(names, options)
+    }
+
+    /// The same with the sampling defaults of the options.
+    pub(crate) fn api_state_with(&self, names: Vec<String>, options: ServerOptions) -> ServerState {
         ServerState::new(self.handle.clone(), self.text.clone(), names, options)
     }
 

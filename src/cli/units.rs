@@ -30,9 +30,44 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     Ok((number * factor) as u64)
 }
 
+/// `1000`, `1k` (powers of 1000) or `1K` (powers of 1024), as vLLM writes numbers of tokens.
+pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
+    let Some(unit) = text.chars().last().filter(char::is_ascii_alphabetic) else {
+        return text
+            .parse()
+            .map_err(|error: std::num::ParseIntError| error.to_string());
+    };
+    let fault = || format!("`{text}` is not a number, such as 8192, 8k (8000) or 8K (8192)");
+    let power = "kmgt".find(unit.to_ascii_lowercase()).ok_or_else(fault)? as i32 + 1;
+    let base: f64 = if unit.is_lowercase() { 1000.0 } else { 1024.0 };
+    let number: f64 = text[..text.len() - 1].parse().map_err(|_| fault())?;
+    let count = number * base.powi(power);
+    if !(number >= 0.0 && count < 1e15) {
+        return Err(fault());
+    }
+    Ok(count.round() as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_are_written_as_vllm_writes_them() {
+        for (text, count) in [
+            ("4096", 4096),
+            ("1k", 1000),
+            ("1K", 1024),
+            ("25.6k", 25_600),
+            ("2m", 2_000_000),
+            ("1M", 1 << 20),
+        ] {
+            assert_eq!(parse_count(text), Ok(count), "{text}");
+        }
+        for wrong in ["", "k", "-1", "-1k", "1kk", "NaNk", "1e30k", "1é", "12q"] {
+            assert!(parse_count(wrong).is_err(), "{wrong:?} is refused");
+        }
+    }
 
     #[test]
     fn bytes_have_units() {

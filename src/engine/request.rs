@@ -471,7 +471,7 @@ pub const TOP_P: NumberRange = NumberRange::above(0.0, 1.0);
 /// Range of [`DrawParams::min_p`].
 pub const MIN_P: NumberRange = NumberRange::new(0.0, 1.0);
 /// Range of [`DrawParams::repetition_penalty`].
-pub const REPETITION_PENALTY: NumberRange = NumberRange::above(0.0, 2.0);
+pub const REPETITION_PENALTY: NumberRange = NumberRange::above(0.0, 1000.0);
 /// Range of [`DrawParams::presence_penalty`] and of [`DrawParams::frequency_penalty`].
 pub const PENALTY: NumberRange = NumberRange::new(-2.0, 2.0);
 /// Range of [`BeamParams::length_penalty`].
@@ -490,28 +490,22 @@ pub const LOGIT_BIAS_MAX: usize = 1024;
 pub const STOP_TOKEN_IDS_MAX: usize = 128;
 /// Maximum number of a model's end tokens that `min_tokens` forbids.
 pub const EOS_TOKEN_IDS_MAX: usize = 64;
-/// Maximum characters of a cache salt.
-pub const CACHE_SALT_LEN_MAX: usize = 128;
+/// Maximum bytes of a cache salt.
+pub const CACHE_SALT_LEN_MAX: usize = 1024;
 /// A lower temperature means greedy sampling, because dividing by it would overflow.
 const TEMPERATURE_MIN: f32 = 1e-5;
 /// A smaller repetition penalty would only make logits infinite.
 const REPETITION_PENALTY_MIN: f32 = 1e-3;
 
-/// Checks a cache salt: 1 to [`CACHE_SALT_LEN_MAX`] of `[A-Za-z0-9_-]`.
+/// Checks a cache salt: any text of 1 to [`CACHE_SALT_LEN_MAX`] bytes, because only its hash is compared.
 ///
 /// # Errors
 /// What it must be, without the field's name.
 pub fn check_cache_salt(salt: &str) -> Result<(), String> {
-    if (1..=CACHE_SALT_LEN_MAX).contains(&salt.len())
-        && salt
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
-    {
+    if (1..=CACHE_SALT_LEN_MAX).contains(&salt.len()) {
         Ok(())
     } else {
-        Err(format!(
-            "must be 1 to {CACHE_SALT_LEN_MAX} of [A-Za-z0-9_-]"
-        ))
+        Err(format!("must have 1 to {CACHE_SALT_LEN_MAX} bytes"))
     }
 }
 

@@ -201,6 +201,12 @@ stats! {
             => "spec_decode_num_accepted_tokens_per_pos_total" by position in 0..SPECULATIVE_TOKENS_MAX;
     }
     sums {
+        /// Prompt tokens found in the cache.
+        prompt_tokens_cached(stats): u64 = stats.prefix_hits => "prompt_tokens_cached_total";
+        /// Tokens of prompts, by where they came from.
+        prompt_tokens_by_source(stats): [u64; 2] = {
+            [stats.prompt_tokens.saturating_sub(stats.prefix_hits), stats.prefix_hits]
+        } => "prompt_tokens_by_source_total" by source in ["local_compute", "local_cache_hit"];
         /// Drafts that were right.
         accepted_tokens(stats): u64 = stats.accepted_at.iter().sum() => "spec_decode_num_accepted_tokens_total";
         /// Prompt tokens found in the cache, by where.

@@ -24,6 +24,8 @@ const TOKENS: &[f64] = &[
     20_000.0, 50_000.0, 100_000.0,
 ];
 
+const CHOICES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
+
 /// Why an answer ended, as its client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -99,6 +101,12 @@ histograms! {
     request_decode_time: "request_decode_time_seconds" in REQUEST_SECONDS;
     /// Tokens of a prompt.
     request_prompt_tokens: "request_prompt_tokens" in TOKENS;
+    /// Tokens of a prompt that were computed, not found in the cache.
+    request_prefill_kv_computed_tokens: "request_prefill_kv_computed_tokens" in TOKENS;
+    /// Tokens that a request allows an answer.
+    request_params_max_tokens: "request_params_max_tokens" in TOKENS;
+    /// Choices that a request asks for.
+    request_params_n: "request_params_n" in CHOICES;
     /// Tokens of an answer.
     request_generation_tokens: "request_generation_tokens" in TOKENS;
     /// Tokens of the longest answer of a request.

@@ -164,9 +164,16 @@ pub fn router(state: ServerState) -> Router {
     } else {
         router
     };
-    router
+    let root = state.shared.options.root_path.clone();
+    let router = router
         .layer(panics)
         // The size of a body is checked where it is read, so that the error has the API's own form.
         .layer(DefaultBodyLimit::disable())
-        .with_state(state)
+        .with_state(state);
+    match root.filter(|root| !root.is_empty()) {
+        Some(root) => Router::new()
+            .nest_service(&root, router.clone())
+            .fallback_service(router),
+        None => router,
+    }
 }

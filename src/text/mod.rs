@@ -38,7 +38,7 @@ mod tokenizer_parts;
 pub use folder::{MORE_TEMPLATES, TextFolder};
 pub use grammar::{
     Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, NoTokenAllowed, Waiting, Watched,
-    schema_as_json, schema_in_lark,
+    schema_as_json, schema_in_lark, structural_tag,
 };
 pub use infill::{Gap, Infill};
 pub use lines::LineLimits;

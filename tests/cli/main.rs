@@ -32,6 +32,7 @@ mod terminal;
 mod traces;
 #[cfg(unix)]
 mod unix_socket;
+mod vllm;
 
 use serde_json::{Value, json};
 use std::fs;

@@ -439,7 +439,8 @@ fn bad_requests_are_refused_at_the_door() {
         "stop_token_ids"
     );
     assert_eq!(field(&|r| r.cache_salt = Some(String::new())), "cache_salt");
-    assert_eq!(field(&|r| r.cache_salt = Some("a b".into())), "cache_salt");
+    let long = "a".repeat(1025);
+    assert_eq!(field(&|r| r.cache_salt = Some(long.clone())), "cache_salt");
     let beams = |width| {
         Some(BeamParams {
             width,

@@ -2,6 +2,8 @@
 //! bounds. Files generated from it are up to date: the types of the npm package, and the table of routes in
 //! docs/api.md. `FOLIO_REFRESH=1 cargo test --test http document` regenerates these files.
 
+mod page;
+
 use crate::harness::{CHAT, COMPLETIONS, QWEN, Server, config, hello, renamed, with};
 use folio::config::Config;
 use folio::engine::handle::{Stats, Value as StatValue};
@@ -22,6 +24,12 @@ const NEEDS: &[(&str, &str)] = &[
         r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#,
     ),
     ("early_stopping", r#"{"use_beam_search": true}"#),
+    ("queries", r#"{"text_1": null}"#),
+    ("data_1", r#"{"text_1": null}"#),
+    ("/v1/score documents", r#"{"text_2": null}"#),
+    ("/score documents", r#"{"text_2": null}"#),
+    ("items", r#"{"text_2": null}"#),
+    ("data_2", r#"{"text_2": null}"#),
     ("length_penalty", r#"{"use_beam_search": true}"#),
     (
         "min_tokens",
@@ -183,42 +191,6 @@ fn the_metrics_are_the_golden_ones() {
         "tests/data/http/metrics.txt",
         &heads.into_iter().collect::<String>(),
     );
-}
-
-#[test]
-fn the_page_of_the_api_lists_the_routes() {
-    let page = include_str!("../../docs/api.md").replace("\r\n", "\n");
-    let (begin, end) = ("<!-- routes: begin -->\n", "<!-- routes: end -->");
-    let (before, rest) = page
-        .split_once(begin)
-        .expect("the page has a table of routes");
-    let (_, after) = rest.split_once(end).expect("the table ends");
-    golden(
-        "docs/api.md",
-        &format!("{before}{begin}{}{end}{after}", routes(&document())),
-    );
-}
-
-/// A Markdown table of the routes. A route that exists with and without `/v1` is listed once.
-fn routes(document: &Value) -> String {
-    let paths = document["paths"].as_object().expect("a document has paths");
-    let mut table = "| Route | |\n|---|---|\n".to_owned();
-    for (path, operations) in paths
-        .iter()
-        .filter(|(path, _)| !paths.contains_key(&format!("/v1{path}")))
-    {
-        let operations = operations.as_object().expect("a path has operations");
-        let methods: Vec<String> = operations
-            .keys()
-            .map(|method| method.to_uppercase())
-            .collect();
-        let summary = operations
-            .values()
-            .find_map(|operation| operation["summary"].as_str())
-            .unwrap_or_default();
-        table += &format!("| `{} {path}` | {summary} |\n", methods.join(", "));
-    }
-    table
 }
 
 fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {

@@ -459,7 +459,7 @@ fn what_needs_no_tokens_is_checked_before_the_prompt_is_encoded() {
             ("temperature", json!(300)),
             ("logit_bias", json!({"4096": 1})),
             ("min_tokens", json!(9999)),
-            ("cache_salt", json!("a b")),
+            ("cache_salt", json!("")),
             ("guided_regex", json!("(")),
         ] {
             assert_eq!(param(json!({name: value})), name, "{path}");
@@ -472,7 +472,7 @@ fn what_needs_no_tokens_is_checked_before_the_prompt_is_encoded() {
         server.post(CHAT, &with(&hello(), &tools)).json()["error"]["param"],
         "tools"
     );
-    let input = json!({"input": prompt["prompt"], "cache_salt": "a b"});
+    let input = json!({"input": prompt["prompt"], "cache_salt": ""});
     assert_eq!(
         server.post("/v1/embeddings", &input).json()["error"]["param"],
         "cache_salt"
@@ -549,7 +549,7 @@ fn why_a_prefix_missed() {
         ("eviction", 0),
     ] {
         let line = format!(
-            "vllm:prefix_cache_ends_total{{model_name=\"demo\",cause=\"{cause}\"}} {count}\n"
+            "vllm:prefix_cache_ends_total{{engine=\"0\",model_name=\"demo\",cause=\"{cause}\"}} {count}\n"
         );
         assert!(metrics.contains(&line), "{line}{metrics}");
     }
@@ -590,7 +590,7 @@ fn a_prefix_returns_from_host_memory() {
     server.wait_until_idle();
     let metrics = server.get("/metrics").text;
     for line in [
-        "prefix_cache_tier_hits_total{model_name=\"demo\",tier=\"host\"} 288\n",
+        "prefix_cache_tier_hits_total{engine=\"0\",model_name=\"demo\",tier=\"host\"} 288\n",
         "kv_blocks_restored_total{",
     ] {
         assert!(metrics.contains(&format!("vllm:{line}")), "{line}{metrics}");
@@ -629,7 +629,10 @@ fn a_prefix_outlives_its_server_on_disk() {
         json!({"cached_tokens": 0})
     );
     ask(&first, Some("secret"));
-    while !metric(&first, "kv_files_written_total{model_name=\"demo\"} 18\n") {
+    while !metric(
+        &first,
+        "kv_files_written_total{engine=\"0\",model_name=\"demo\"} 18\n",
+    ) {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     drop(first);
@@ -654,7 +657,7 @@ fn a_prefix_outlives_its_server_on_disk() {
     );
     second.wait_until_idle();
     for line in [
-        "prefix_cache_tier_hits_total{model_name=\"demo\",tier=\"disk\"} 288\n",
+        "prefix_cache_tier_hits_total{engine=\"0\",model_name=\"demo\",tier=\"disk\"} 288\n",
         "kv_files_read_total{",
     ] {
         assert!(metric(&second, line), "{line}");
@@ -707,12 +710,12 @@ fn a_server_goes_on_without_the_folder_of_its_blocks_and_says_so() {
     }
     wait_for(&json!({"status": "ok", "kv_disk": "failing"}));
     assert_eq!(server.get("/health").status, 200, "requests are answered");
-    metric("kv_disk_failing{model_name=\"demo\"} 1");
+    metric("kv_disk_failing{engine=\"0\",model_name=\"demo\"} 1");
     ask(0);
     ask(200);
     std::fs::remove_file(&folder).expect("it is there");
     wait_for(&json!({"status": "ok"}));
-    metric("kv_disk_failing{model_name=\"demo\"} 0");
+    metric("kv_disk_failing{engine=\"0\",model_name=\"demo\"} 0");
     ask(300);
     while std::fs::read_dir(&folder).is_ok_and(|entries| entries.count() < 2) {
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -744,7 +747,10 @@ fn a_planted_block_is_not_used_and_counted() {
     };
     let first = Server::fake("", config.clone(), ServerOptions::default());
     ask(&first);
-    while !metric(&first, "kv_files_written_total{model_name=\"demo\"} 18") {
+    while !metric(
+        &first,
+        "kv_files_written_total{engine=\"0\",model_name=\"demo\"} 18",
+    ) {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     drop(first);
@@ -760,11 +766,11 @@ fn a_planted_block_is_not_used_and_counted() {
     second.wait_until_idle();
     assert!(metric(
         &second,
-        "kv_files_read_total{model_name=\"demo\"} 0"
+        "kv_files_read_total{engine=\"0\",model_name=\"demo\"} 0"
     ));
     assert!(metric(
         &second,
-        "kv_files_refused_total{model_name=\"demo\"} 18"
+        "kv_files_refused_total{engine=\"0\",model_name=\"demo\"} 18"
     ));
 }
 

@@ -277,7 +277,15 @@ pub(crate) async fn send(app: &Router, request: Request<Body>) -> Answer {
         .await
         .expect("a body has no errors")
         .to_bytes();
-    let text = String::from_utf8(bytes.into()).expect("answers are UTF-8");
+    let is_binary = parts
+        .headers
+        .get("content-type")
+        .is_some_and(|kind| kind == "application/octet-stream");
+    let text = if is_binary {
+        String::from_utf8_lossy(&bytes).into_owned()
+    } else {
+        String::from_utf8(bytes.into()).expect("answers are UTF-8")
+    };
     Answer {
         status: parts.status,
         headers: parts.headers,
@@ -397,6 +405,9 @@ fn append(last: &mut Value, next: &Value) {
         }
     }
     last["finish_reason"] = next["finish_reason"].clone();
+    if let Some(stop) = next.get("stop_reason") {
+        last["stop_reason"] = stop.clone();
+    }
 }
 
 pub(crate) fn params() -> SamplingParams {

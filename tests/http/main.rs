@@ -27,6 +27,7 @@ mod routes;
 mod scores;
 mod sockets;
 mod speculation;
+mod structural_tags;
 mod structured;
 mod tables;
 mod templates;
@@ -34,3 +35,5 @@ mod tools;
 mod turns;
 #[cfg(unix)]
 mod unix_socket;
+mod vllm;
+mod vllm_routes;

@@ -87,7 +87,8 @@ fn every_metric_has_help_a_type_and_one_place() {
         "decode_time",
         "inference_time",
     ] {
-        let line = format!("vllm:request_{name}_seconds_count{{model_name=\"{MODEL}\"}} 1");
+        let line =
+            format!("vllm:request_{name}_seconds_count{{engine=\"0\",model_name=\"{MODEL}\"}} 1");
         assert!(text.contains(&line), "{line}: {text}");
     }
 }
@@ -230,7 +231,7 @@ fn an_answer_that_a_stop_string_ends_counts_once_as_stopped() {
         let text = server.get("/metrics").text;
         ["stop", "length", "abort", "error"].map(|reason| {
             let line = format!(
-                "vllm:request_success_total{{model_name=\"{MODEL}\",finished_reason=\"{reason}\"}} "
+                "vllm:request_success_total{{engine=\"0\",model_name=\"{MODEL}\",finished_reason=\"{reason}\"}} "
             );
             let count = text
                 .lines()

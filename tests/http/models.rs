@@ -227,7 +227,7 @@ impl Several {
     }
 
     fn waiting(&self, model: &str) -> bool {
-        let line = format!("vllm:num_requests_waiting{{model_name=\"{model}\"}} 1");
+        let line = format!("vllm:num_requests_waiting{{engine=\"0\",model_name=\"{model}\"}} 1");
         self.get("/metrics").text.contains(&line)
     }
 }
@@ -296,9 +296,9 @@ fn models_are_found_by_name_and_loaded_when_they_are_asked_for() {
     assert_eq!(server.get("/v1/models/none").status, 404);
     let text = server.get("/metrics").text;
     for line in [
-        "model_loads_total{model_name=\"b\"} 1",
-        "generation_tokens_total{model_name=\"a\"} ",
-        "model_loads_total{model_name=\"c\"} 0",
+        "model_loads_total{engine=\"0\",model_name=\"b\"} 1",
+        "generation_tokens_total{engine=\"0\",model_name=\"a\"} ",
+        "model_loads_total{engine=\"0\",model_name=\"c\"} 0",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }

@@ -485,13 +485,16 @@ fn metrics_are_there_before_the_first_request_and_count_after_it() {
         "e2e_request_latency_seconds_sum",
     ] {
         assert_eq!(
-            value(&idle.text, &format!("vllm:{name}{{model_name=\"demo\"}} ")),
+            value(
+                &idle.text,
+                &format!("vllm:{name}{{engine=\"0\",model_name=\"demo\"}} ")
+            ),
             0.0,
             "{name}"
         );
     }
     assert!(idle.text.contains(
-        "vllm:cache_config_info{model_name=\"demo\",block_size=\"16\",num_gpu_blocks=\""
+        "vllm:cache_config_info{engine=\"0\",model_name=\"demo\",block_size=\"16\",num_gpu_blocks=\""
     ));
     for more in [json!({}), json!({"stop": ["a", "e", "i", "o", "u", " "]})] {
         server.post(CHAT, &with(&hello(), &more));
@@ -504,14 +507,14 @@ fn metrics_are_there_before_the_first_request_and_count_after_it() {
     assert_eq!(
         value(
             &text,
-            "vllm:request_success_total{model_name=\"demo\",finished_reason=\"stop\"}"
+            "vllm:request_success_total{engine=\"0\",model_name=\"demo\",finished_reason=\"stop\"}"
         ),
         1.0
     );
     assert_eq!(
         value(
             &text,
-            "vllm:request_success_total{model_name=\"demo\",finished_reason=\"abort\"}"
+            "vllm:request_success_total{engine=\"0\",model_name=\"demo\",finished_reason=\"abort\"}"
         ),
         0.0
     );

@@ -96,21 +96,24 @@ fn answers_with_drafts_are_those_without() {
     );
     let text = drafting.get("/metrics").text;
     for (name, count) in [
-        ("num_drafts_total{model_name=\"demo\"}", stats.drafts),
         (
-            "num_draft_tokens_total{model_name=\"demo\"}",
+            "num_drafts_total{engine=\"0\",model_name=\"demo\"}",
+            stats.drafts,
+        ),
+        (
+            "num_draft_tokens_total{engine=\"0\",model_name=\"demo\"}",
             stats.draft_tokens,
         ),
         (
-            "num_accepted_tokens_total{model_name=\"demo\"}",
+            "num_accepted_tokens_total{engine=\"0\",model_name=\"demo\"}",
             stats.accepted_tokens(),
         ),
         (
-            "num_accepted_tokens_per_pos_total{model_name=\"demo\",position=\"0\"}",
+            "num_accepted_tokens_per_pos_total{engine=\"0\",model_name=\"demo\",position=\"0\"}",
             stats.accepted_at[0],
         ),
         (
-            "num_accepted_tokens_per_pos_total{model_name=\"demo\",position=\"4\"}",
+            "num_accepted_tokens_per_pos_total{engine=\"0\",model_name=\"demo\",position=\"4\"}",
             stats.accepted_at[4],
         ),
     ] {

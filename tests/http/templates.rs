@@ -606,3 +606,122 @@ fn numbers_of_template_settings_are_shown_and_others_have_64_bits() {
         answer.text
     );
 }
+
+/// What the template of each route that renders one sees when a request says how to think: in the words of its API, and
+/// by variables.
+#[test]
+fn thinking_is_switched_on_every_route_that_renders_a_template() {
+    let server = telling(
+        "",
+        "[reasoning_effort|default(0), enable_thinking|default(0), thinking|default(0)]",
+    );
+    let chat = json!({"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": "Hello!"}]});
+    let answered = json!({"model": MODEL, "input": "Hello!"});
+    let sees = |path: &str, base: &Value, more: Value| {
+        let answer = server.post(path, &with(base, &more));
+        let text = answer.text.replace("\\\"", "\"");
+        let from = text.find('[').unwrap_or_else(|| panic!("{path}: {text}"));
+        let told = &text[from..=text[from..].find(']').expect("a list") + from];
+        serde_json::from_str::<Value>(told)
+            .unwrap_or_else(|error| panic!("{path}: {error}: {text}"))
+    };
+    let (effort, nested) = (
+        |effort: &str| json!({"reasoning_effort": effort}),
+        |name: &str, effort: &str| json!({ (name): {"effort": effort} }),
+    );
+    for path in [
+        CHAT,
+        "/v1/chat/completions/render",
+        "/apply-template",
+        "/tokenize",
+    ] {
+        for (word, is_on) in [
+            ("none", false),
+            ("minimal", true),
+            ("low", true),
+            ("high", true),
+        ] {
+            assert_eq!(
+                sees(path, &chat, effort(word)),
+                json!([word, is_on, is_on]),
+                "{path}"
+            );
+        }
+    }
+    for path in ["/v1/responses", "/v1/responses/input_tokens"] {
+        for (word, is_on) in [
+            ("none", false),
+            ("minimal", true),
+            ("low", true),
+            ("high", true),
+        ] {
+            assert_eq!(
+                sees(path, &answered, nested("reasoning", word)),
+                json!([word, is_on, is_on]),
+                "{path}"
+            );
+        }
+    }
+    for path in ["/v1/messages", "/v1/messages/count_tokens"] {
+        assert_eq!(
+            sees(path, &chat, nested("output_config", "high")),
+            json!(["high", false, false]),
+            "{path}"
+        );
+        let adaptive = json!({"thinking": {"type": "adaptive"}});
+        assert_eq!(
+            sees(path, &chat, adaptive),
+            json!([0, true, true]),
+            "{path}"
+        );
+    }
+    let generate = json!({"model": MODEL, "prompt": "Hello!"});
+    for (path, base) in [("/api/chat", &chat), ("/api/generate", &generate)] {
+        assert_eq!(
+            sees(path, base, json!({"think": "high"})),
+            json!(["high", true, true]),
+            "{path}"
+        );
+        assert_eq!(
+            sees(path, base, json!({"think": false})),
+            json!([0, false, false]),
+            "{path}"
+        );
+    }
+    // Variables of the request come last, whatever else it says.
+    for (path, base, more) in [
+        (CHAT, &chat, effort("high")),
+        ("/apply-template", &chat, effort("high")),
+        ("/tokenize", &chat, effort("high")),
+        ("/v1/responses", &answered, nested("reasoning", "high")),
+        (
+            "/v1/responses/input_tokens",
+            &answered,
+            nested("reasoning", "high"),
+        ),
+        (
+            "/v1/messages",
+            &chat,
+            json!({"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}),
+        ),
+        ("/api/chat", &chat, json!({"think": "high"})),
+        ("/api/generate", &generate, json!({"think": "high"})),
+    ] {
+        let own = with(
+            &more,
+            &json!({"chat_template_kwargs": {"enable_thinking": false}}),
+        );
+        assert_eq!(sees(path, base, own), json!(["high", false, 0]), "{path}");
+        let both = with(
+            &more,
+            &json!({"chat_template_kwargs": {"thinking": 1, "reasoning_effort": "x"}}),
+        );
+        assert_eq!(sees(path, base, both), json!(["x", 0, 1]), "{path}");
+        let template = server.post(path, &with(base, &json!({"chat_template": "x"})));
+        assert!(
+            template.text.contains("--chat-template"),
+            "{path}: {}",
+            template.text
+        );
+    }
+}

@@ -131,7 +131,7 @@ fn engines_on_one_device_take_turns() {
     };
     let steps = |model: &str| -> u32 {
         let text = server.get("/metrics").text;
-        let line = format!("vllm:engine_steps_total{{model_name=\"{model}\"}} ");
+        let line = format!("vllm:engine_steps_total{{engine=\"0\",model_name=\"{model}\"}} ");
         let count = text
             .lines()
             .find_map(|line_of| line_of.strip_prefix(&line))

@@ -6,6 +6,11 @@ export interface Target {
   model?: string | null;
 }
 
+export interface TemplateFields {
+  /** Variables of the chat template. */
+  chat_template_kwargs?: Record<string, unknown> | null;
+}
+
 export interface ConversationFields {
   /** The conversation so far. */
   messages: Array<Message>;
@@ -15,18 +20,12 @@ export interface ConversationFields {
   tool_choice?: ToolChoice | null;
   /** False: at most one call. */
   parallel_tool_calls?: boolean | null;
-  /** Variables of the chat template. */
-  chat_template_kwargs?: Record<string, unknown> | null;
-  /** How long the model should think; a variable of the chat template. */
+  /** How long the model should think, and whether: `none` turns thinking off, any other value turns it on. */
   reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
   /** End the prompt with the beginning of an answer; by default unless the last message is continued. */
   add_generation_prompt?: boolean | null;
   /** Continue the last message. */
   continue_final_message?: boolean | null;
-  /** `none` leaves thoughts in the content, in the model's own notation; any other is as without the field. */
-  reasoning_format?: "none" | "auto" | "deepseek" | null;
-  /** False: calls of tools stay text, in the model's own notation. */
-  parse_tool_calls?: boolean | null;
   /** Answers are text only. */
   modalities?: Array<"text"> | null;
 }
@@ -46,8 +45,8 @@ export interface StructuredFields {
     choice?: Array<string> | null;
     /** A grammar in Lark's notation, or in llama.cpp's (`root ::= …`). */
     grammar?: string | null;
-    /** Accepted and not used. */
-    disable_any_whitespace?: boolean | null;
+    /** Free text with parts that begin with a trigger, as XGrammar describes them, or its JSON text. */
+    structural_tag?: Record<string, unknown> | string | null;
     /** Accepted and not used. */
     disable_additional_properties?: boolean | null;
     /** Accepted and not used. */
@@ -65,14 +64,14 @@ export interface StructuredFields {
   regex?: string | null;
   /** SGLang's name of `structured_outputs.grammar`. */
   ebnf?: string | null;
-  /** llama.cpp's name of `structured_outputs.grammar`; an empty one is none. */
+  /** llama.cpp's name of `structured_outputs.grammar`. */
   grammar?: string | null;
-  /** A JSON schema, as llama.cpp takes it: keywords that cannot be enforced have no effect. */
+  /** llama.cpp's name of `structured_outputs.json`. */
   json_schema?: Record<string, unknown> | boolean | string | null;
 }
 
 export interface OtherSamplers {
-  /** How many of the last tokens of prompt and answer the penalties count; -1 is all, 0 turns them off. */
+  /** How many of the last tokens penalties count; -1 is all. Another number is refused beside a penalty. */
   repeat_last_n?: number | null;
   /** Not supported; 0 is off. */
   mirostat?: number | null;
@@ -90,14 +89,8 @@ export interface OtherSamplers {
   dry_multiplier?: number | null;
   /** Not supported; 0 is off. */
   xtc_probability?: number | null;
-  /** Not supported; -1 is off. */
-  reasoning_budget_tokens?: number | null;
-  /** Not supported; -1 is off. */
-  thinking_budget_tokens?: number | null;
-  /** End an answer at the first line break so many milliseconds after its first token; 0 and -1 are off. */
+  /** Not supported; 0 and -1 are off. */
   t_max_predict_ms?: number | null;
-  /** End an answer before a line, other than its first, that begins with fewer blanks. */
-  n_indent?: number | null;
 }
 
 export interface SamplingFields {
@@ -120,20 +113,18 @@ export interface SamplingFields {
   min_p?: number | null;
   /** Divides the logits of tokens that were there before; 1 is off. */
   repetition_penalty?: number | null;
-  /** Another name of `repetition_penalty`. */
+  /** llama.cpp's name of `repetition_penalty`. */
   repeat_penalty?: number | null;
   /** Subtracted from the logits of tokens that were generated before. */
   presence_penalty?: number | null;
   /** Subtracted from the logits of tokens for each time that they were generated before. */
   frequency_penalty?: number | null;
-  /** Added to the logits of tokens, by id or text: an object or a list of pairs. `false` forbids a token. */
-  logit_bias?: Record<string, number | false> | Array<[number | string, number | false]> | null;
+  /** Added to logits, by token id. */
+  logit_bias?: Record<string, number> | null;
   /** Requests with the same seed sample the same tokens. */
   seed?: number | null;
   /** Choices per prompt; 1 by default. */
   n?: number | null;
-  /** Another name of `n`. */
-  n_cmpl?: number | null;
   /** Generate this many choices and answer with the likeliest `n`; not in a stream. In a beam search: the beams. */
   best_of?: number | null;
   /** Search for the likeliest answers with `best_of` beams, else `n`, instead of sampling; not in a stream. */
@@ -162,14 +153,12 @@ export interface SamplingFields {
   prompt_logprobs?: number | null;
   /** Report the token ids of prompt and answer. */
   return_token_ids?: boolean | null;
-  /** Another name of `return_token_ids`. */
-  return_tokens?: boolean | null;
+  /** False: leave the thought out of the answer; its tokens count in the usage. */
+  include_reasoning?: boolean | null;
+  /** Maximum tokens of a thought: then its closing tag follows, and the answer goes on; -1 sets no limit. */
+  thinking_token_budget?: number | null;
   /** Name the tokens of logprobs by id: `token_id:123`. */
   return_tokens_as_token_ids?: boolean | null;
-  /** Report times with every chunk of a stream, not with the last one alone. */
-  timings_per_token?: boolean | null;
-  /** Report in a stream how much of the prompt is computed, after each step. */
-  return_progress?: boolean | null;
   /** What to report for finding mistakes. */
   debug?: {
     /** Report how much of the prompt was cached and why it was not more. */
@@ -186,10 +175,29 @@ export interface Queueing {
   priority?: number | null;
   /** Prompts with different salts share no cached blocks. */
   cache_salt?: string | null;
-  /** Keep only this many of a prompt's last tokens; -1 keeps as many as fit. */
+  /** Keep only this many of a prompt's tokens, its last ones; -1 keeps as many as fit. */
   truncate_prompt_tokens?: number | null;
+  /** Which side of a prompt is cut: `left` (the default) keeps its end, `right` its beginning. */
+  truncation_side?: "left" | "right" | null;
   /** Accepted and not used. */
   user?: string | null;
+}
+
+export interface VectorFields {
+  /** Vectors as numbers (the default), as base64, or as bytes; the header `metadata` describes `bytes`. */
+  encoding_format?: "float" | "base64" | "bytes" | "bytes_only" | null;
+  /** The format of numbers in base64 and bytes; 32-bit floats by default. */
+  embed_dtype?: "float32" | "float16" | "bfloat16" | null;
+  /** The order of their bytes; `little` by default. */
+  endianness?: "native" | "little" | "big" | null;
+  /** Elements to keep of each vector. */
+  dimensions?: number | null;
+  /** The hidden state of the last token (the default) or the mean over all tokens. */
+  pooling?: "last" | "mean" | null;
+  /** Scale vectors to length one. */
+  normalize?: boolean | null;
+  /** vLLM's newer name of `normalize`. */
+  use_activation?: boolean | null;
 }
 
 export interface ResponsesPrompt {
@@ -207,7 +215,7 @@ export interface ResponsesPrompt {
   parallel_tool_calls?: boolean | null;
   /** How long the model should think, and whether its thoughts are reported as a summary. */
   reasoning?: {
-    /** How long the model should think; a variable of the chat template. */
+    /** How long the model should think, and whether: `none` turns thinking off, any other value turns it on. */
     effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
     /** Report thoughts as the summary of a reasoning item; otherwise they are its content. */
     summary?: "auto" | "concise" | "detailed" | null;
@@ -268,31 +276,31 @@ export interface MessagesPrompt {
 export interface Judging {
   /** What makes a document relevant, for models that read an instruction. */
   instruction?: string | null;
-  /** Keep only this many of each document's first tokens. */
+  /** Keep only this many of each document's first tokens; 0 keeps all. */
   max_tokens_per_doc?: number | null;
   /** Another name of `max_tokens_per_doc`. */
   truncate_prompt_tokens?: number | null;
+  /** Which side of a document that is too long is cut: `right` (the default) keeps its beginning. */
+  truncation_side?: "left" | "right" | null;
+  /** Scores are probabilities or cosines in any case. */
+  use_activation?: true | null;
 }
 
 export interface LlamaSettings {
-  /** Tokens to generate at most; negative: as many as fit into the context. 0 computes the prompt and a token. */
+  /** Tokens to generate at most; negative: as many as fit into the context. */
   n_predict?: number | null;
-  /** Another name of `n_predict`. */
-  max_tokens?: number | null;
-  /** Another name of `n_predict`. */
-  max_completion_tokens?: number | null;
   /** Report the log-probabilities of the answer's tokens, with this many alternatives; 0: none. */
   n_probs?: number | null;
-  /** Another name of `n_probs`. */
-  logprobs?: number | null;
-  /** Sampling temperature; 0 and less always take the likeliest token. */
-  temperature?: number | null;
-  /** Sample from this many of the likeliest tokens; 0 and less keep all. */
-  top_k?: number | null;
-  /** The only keys of a reply that is no stream; a path with slashes is a key of its own. */
-  response_fields?: Array<string> | null;
+  /** llama.cpp's name of `return_token_ids`. */
+  return_tokens?: boolean | null;
+  /** One choice is generated here. */
+  n_cmpl?: number | null;
+  /** One choice is generated here. */
+  n?: number | null;
   /** One choice is generated here. */
   best_of?: number | null;
+  /** Added to logits, by token id; in a list of pairs, `false` forbids a token. */
+  logit_bias?: Record<string, number> | Array<[number, number | false]> | null;
 }
 
 export interface OllamaSettings {
@@ -302,7 +310,7 @@ export interface OllamaSettings {
   format?: "json" | "" | Record<string, unknown> | null;
   /** Sampling parameters. */
   options?: {
-    /** How many of the last tokens of prompt and answer the penalties count; -1 is all, 0 turns them off. */
+    /** How many of the last tokens penalties count; -1 is all. Another number is refused beside a penalty. */
     repeat_last_n?: number | null;
     /** Not supported; 0 is off. */
     mirostat?: number | null;
@@ -320,14 +328,8 @@ export interface OllamaSettings {
     dry_multiplier?: number | null;
     /** Not supported; 0 is off. */
     xtc_probability?: number | null;
-    /** Not supported; -1 is off. */
-    reasoning_budget_tokens?: number | null;
-    /** Not supported; -1 is off. */
-    thinking_budget_tokens?: number | null;
-    /** End an answer at the first line break so many milliseconds after its first token; 0 and -1 are off. */
+    /** Not supported; 0 and -1 are off. */
     t_max_predict_ms?: number | null;
-    /** End an answer before a line, other than its first, that begins with fewer blanks. */
-    n_indent?: number | null;
     /** Tokens to generate at most; negative: as many as fit into the context. */
     num_predict?: number | null;
     /** Sampling temperature; 0 always takes the likeliest token. */
@@ -408,7 +410,7 @@ export interface OtherTool {
 }
 
 export type ToolChoice = "none" | "auto" | "required" | {
-  type: "function";
+  type?: "function";
   function?: {
     name: string;
   };
@@ -429,7 +431,7 @@ export interface ResponseFormat {
   /** True: refuse a schema with keywords that cannot be enforced. */
   strict?: boolean | null;
   /** What the answer is. */
-  type: "text" | "json_object" | "json_schema";
+  type: "text" | "json_object" | "json_schema" | "structural_tag";
   /** The JSON schema of the answer; llama.cpp's clients send its fields beside the type. */
   json_schema?: {
     /** Accepted and not used. */
@@ -439,27 +441,81 @@ export interface ResponseFormat {
     /** True: refuse a schema with keywords that cannot be enforced. */
     strict?: boolean | null;
   } | null;
+  /** Of a `structural_tag`: parts that begin with a trigger, each with `begin`, `schema` and `end`. */
+  structures?: Array<unknown> | null;
+  /** Of a `structural_tag`: what ends the free text before a part. */
+  triggers?: Array<unknown> | null;
+  /** The newer form of a `structural_tag`: a tree of formats. */
+  format?: Record<string, unknown> | null;
 }
 
 export interface ChatRequest
-  extends Target, ConversationFields, StructuredFields, OtherSamplers, SamplingFields, Queueing {
+  extends Target, TemplateFields, ConversationFields, StructuredFields, OtherSamplers, SamplingFields, Queueing {
   /** Tokens to generate at most; by default, and with -1, as many as fit into the context. */
   max_completion_tokens?: number | null;
-  /** Another name of `max_completion_tokens`. */
+  /** The older name of `max_completion_tokens`. */
   max_tokens?: number | null;
-  /** Another name of `max_completion_tokens`. */
-  n_predict?: number | null;
   /** Report the log-probabilities of the answer's tokens. */
   logprobs?: boolean | null;
   /** Alternatives to report for each token; needs `logprobs`. */
   top_logprobs?: number | null;
-  /** llama.cpp's way to ask for `logprobs` with this many `top_logprobs`; 0: none. */
-  n_probs?: number | null;
+  /** Begin the answer with the last message, if that is the assistant's. */
+  echo?: boolean | null;
 }
 
 export interface RenderChatRequest
-  extends Target, ConversationFields {
+  extends Target, TemplateFields, ConversationFields {
+  /** Report where each token is in the prompt: its first character, and the one after its last. */
+  return_token_offsets?: boolean | null;
 }
+
+export interface BatchChatRequest
+  extends Target,
+    TemplateFields,
+    Omit<ConversationFields, "messages">,
+    StructuredFields,
+    OtherSamplers,
+    SamplingFields,
+    Queueing {
+  /** The conversations. */
+  messages: Array<Array<Message>>;
+  /** Tokens to generate at most; by default, and with -1, as many as fit into the context. */
+  max_completion_tokens?: number | null;
+  /** The older name of `max_completion_tokens`. */
+  max_tokens?: number | null;
+  /** Report the log-probabilities of the answer's tokens. */
+  logprobs?: boolean | null;
+  /** Alternatives to report for each token; needs `logprobs`. */
+  top_logprobs?: number | null;
+  /** Begin the answer with the last message, if that is the assistant's. */
+  echo?: boolean | null;
+}
+
+export interface CompletionRequest
+  extends Target, StructuredFields, OtherSamplers, SamplingFields, Queueing {
+  /** What to continue: a text, several, a list of token ids, or several lists. */
+  prompt: string | Array<string> | Array<number> | Array<Array<number>>;
+  /** Tokens to generate at most; 16 by default, 0 only with `echo`; -1: as many as fit into the context. */
+  max_tokens?: number | null;
+  /** Report the log-probabilities of the answer's tokens, with this many alternatives. */
+  logprobs?: number | null;
+  /** Begin each choice with its prompt. */
+  echo?: boolean | null;
+  /** The text after a gap that follows the prompt, for models that can fill one. */
+  suffix?: string | null;
+  /** Encode texts with the special tokens that the tokenizer adds. */
+  add_special_tokens?: boolean | null;
+}
+
+export interface EmbeddingRequest
+  extends Target, Queueing, VectorFields {
+  /** What to embed: a text, several, a list of token ids, or several lists. */
+  input: string | Array<string> | Array<number> | Array<Array<number>>;
+  /** Encode texts with the special tokens that the tokenizer adds. */
+  add_special_tokens?: boolean | null;
+}
+
+export type Invocation = ChatRequest | CompletionRequest | EmbeddingRequest;
 
 export interface ItemPart {
   type: "input_text" | "output_text" | "text";
@@ -515,19 +571,14 @@ export type ItemToolChoice = "none" | "auto" | "required" | {
 
 export interface ResponsesRequest
   extends Target,
+    TemplateFields,
     StructuredFields,
     OtherSamplers,
-    Omit<SamplingFields, "n" | "n_cmpl" | "best_of" | "metadata">,
+    Omit<SamplingFields, "n" | "best_of" | "metadata">,
     Queueing,
     ResponsesPrompt {
   /** Tokens to generate at most; by default as many as fit into the context. */
   max_output_tokens?: number | null;
-  /** Another name of `max_output_tokens`. */
-  max_tokens?: number | null;
-  /** Another name of `max_output_tokens`. */
-  max_completion_tokens?: number | null;
-  /** Another name of `max_output_tokens`. */
-  n_predict?: number | null;
   /** Keep the response, for `previous_response_id` and `GET /v1/responses/{id}`. */
   store?: boolean | null;
   /** What to report beside the answer: `reasoning.encrypted_content`, `message.output_text.logprobs`. */
@@ -540,14 +591,12 @@ export interface ResponsesRequest
   truncation?: "auto" | "disabled" | null;
   /** One answer is generated here. */
   n?: number | null;
-  /** Another name of `n`. */
-  n_cmpl?: number | null;
   /** One answer is generated here. */
   best_of?: number | null;
 }
 
 export interface InputTokensRequest
-  extends Target, ResponsesPrompt {
+  extends Target, TemplateFields, ResponsesPrompt {
 }
 
 export type ContentBlock = {
@@ -600,9 +649,10 @@ export type BlockToolChoice = {
 
 export interface MessagesRequest
   extends Target,
+    TemplateFields,
     StructuredFields,
     OtherSamplers,
-    Omit<SamplingFields, "n" | "n_cmpl" | "best_of">,
+    Omit<SamplingFields, "n" | "best_of">,
     Queueing,
     MessagesPrompt {
   /** Tokens to generate at most; as many as fit into the context if that is less. */
@@ -611,98 +661,34 @@ export interface MessagesRequest
   stop_sequences?: string | Array<string> | null;
   /** One answer is generated here. */
   n?: number | null;
-  /** Another name of `n`. */
-  n_cmpl?: number | null;
   /** One answer is generated here. */
   best_of?: number | null;
 }
 
 export interface CountTokensRequest
-  extends Target, MessagesPrompt {
-}
-
-export interface CompletionRequest
-  extends Target, StructuredFields, OtherSamplers, SamplingFields, Queueing {
-  /** What to continue: a text, several, a list of token ids, or several lists. */
-  prompt: string | Array<string | number> | {
-    prompt_string?: string;
-  } | Array<string | Array<string | number> | {
-    prompt_string?: string;
-  }>;
-  /** Tokens to generate at most; 16 by default, 0 only with `echo`; -1: as many as fit into the context. */
-  max_tokens?: number | null;
-  /** Another name of `max_tokens`. */
-  max_completion_tokens?: number | null;
-  /** Another name of `max_tokens`. */
-  n_predict?: number | null;
-  /** Report the log-probabilities of the answer's tokens, with this many alternatives. */
-  logprobs?: number | null;
-  /** Another name of `logprobs`. */
-  n_probs?: number | null;
-  /** Begin each choice with its prompt. */
-  echo?: boolean | null;
-  /** The text after a gap that follows the prompt, for models that can fill one. */
-  suffix?: string | null;
-  /** Encode texts with the special tokens that the tokenizer adds. */
-  add_special_tokens?: boolean | null;
+  extends Target, TemplateFields, MessagesPrompt {
 }
 
 export interface RenderCompletionRequest
   extends Target {
+  /** Report where each token is in the prompt: its first character, and the one after its last. */
+  return_token_offsets?: boolean | null;
   /** What to encode: a text, several, a list of token ids, or several lists. */
-  prompt: string | Array<string | number> | {
-    prompt_string?: string;
-  } | Array<string | Array<string | number> | {
-    prompt_string?: string;
-  }>;
+  prompt: string | Array<string> | Array<number> | Array<Array<number>>;
   /** Encode texts with the special tokens that the tokenizer adds. */
   add_special_tokens?: boolean | null;
 }
 
-export interface EmbeddingRequest
-  extends Target, Queueing {
-  /** What to embed: a text, several, a list of token ids, or several lists. */
-  input: string | Array<string | number> | {
-    prompt_string?: string;
-  } | Array<string | Array<string | number> | {
-    prompt_string?: string;
-  }>;
-  /** Vectors as numbers (the default) or as base64 of little-endian 32-bit floats. */
-  encoding_format?: "float" | "base64" | null;
-  /** Elements to keep of each vector. */
-  dimensions?: number | null;
-  /** The hidden state of the last token (the default) or the mean over all tokens. */
-  pooling?: "last" | "mean" | null;
-  /** Scale vectors to length one. */
-  normalize?: boolean | null;
-  /** Another name of `normalize`. */
-  embd_normalize?: 2 | -1 | null;
-  /** Encode texts with the special tokens that the tokenizer adds. */
-  add_special_tokens?: boolean | null;
+export interface EmbeddingChatRequest
+  extends Target, TemplateFields, Omit<ConversationFields, "add_generation_prompt">, Queueing, VectorFields {
+  /** End the prompt with the beginning of an answer. */
+  add_generation_prompt?: boolean | null;
 }
 
-export interface LlamaEmbeddingRequest
-  extends Target, Queueing {
-  /** What to embed: a text, several, a list of token ids, or several lists. */
-  content: string | Array<string | number> | {
-    prompt_string?: string;
-  } | Array<string | Array<string | number> | {
-    prompt_string?: string;
-  }>;
-  /** Another name of `content`. */
-  input?: string | Array<string | number> | {
-    prompt_string?: string;
-  } | Array<string | Array<string | number> | {
-    prompt_string?: string;
-  }> | null;
-  /** The hidden state of the last token (the default) or the mean over all tokens. */
-  pooling?: "last" | "mean" | null;
-  /** How vectors are scaled: 2 to length one, -1 not at all. */
-  embd_normalize?: 2 | -1 | null;
-}
+export type EmbeddingsRequest = EmbeddingRequest | EmbeddingChatRequest;
 
 export interface RerankDocumentsRequest
-  extends Target, Omit<Queueing, "truncate_prompt_tokens">, Judging {
+  extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {
   /** What the documents are compared with. */
   query: string | {
     text: string;
@@ -720,7 +706,7 @@ export interface RerankDocumentsRequest
 }
 
 export interface RerankTextsRequest
-  extends Target, Omit<Queueing, "truncate_prompt_tokens">, Judging {
+  extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {
   /** What the texts are compared with. */
   query: string | {
     text: string;
@@ -746,29 +732,55 @@ export interface RerankTextsRequest
 export type RerankRequest = RerankDocumentsRequest | RerankTextsRequest;
 
 export interface ScoreRequest
-  extends Target, Omit<Queueing, "truncate_prompt_tokens">, Judging {
+  extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {
   /** A query, or one for each document. */
-  text_1: string | {
+  text_1?: string | {
     text: string;
   } | Array<string | {
     text: string;
-  }>;
+  }> | null;
+  /** vLLM's newer name of `text_1`. */
+  queries?: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }> | null;
+  /** vLLM's neutral name of `text_1`. */
+  data_1?: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }> | null;
   /** A document, or several. */
-  text_2: string | {
+  text_2?: string | {
     text: string;
   } | Array<string | {
     text: string;
-  }>;
+  }> | null;
+  /** vLLM's newer name of `text_2`. */
+  documents?: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }> | null;
+  /** vLLM's newer name of `text_2`, beside `queries`. */
+  items?: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }> | null;
+  /** vLLM's neutral name of `text_2`. */
+  data_2?: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }> | null;
 }
 
 export interface TokenizeTextRequest
   extends Target {
   /** The text. */
-  prompt: string | Array<string | number> | {
-    prompt_string?: string;
-  } | Array<string | Array<string | number> | {
-    prompt_string?: string;
-  }>;
+  prompt: string | Array<string> | Array<number> | Array<Array<number>>;
   /** Encode the text with the special tokens that the tokenizer adds. */
   add_special_tokens?: boolean | null;
   /** Report the text of each token. */
@@ -776,7 +788,7 @@ export interface TokenizeTextRequest
 }
 
 export interface TokenizeChatRequest
-  extends Target, ConversationFields {
+  extends Target, TemplateFields, ConversationFields {
   /** Accepted and not used: the template writes all special tokens. */
   add_special_tokens?: boolean | null;
   /** Report the text of each token. */
@@ -791,8 +803,8 @@ export interface TokenizeContentRequest
   add_special?: boolean | null;
   /** Report the text of each token. */
   with_pieces?: boolean | null;
-  /** Read the names of special tokens in the text as such; false: as text. */
-  parse_special?: boolean | null;
+  /** Special tokens in the text are always read as such. */
+  parse_special?: true | null;
 }
 
 export type TokenizeRequest = TokenizeTextRequest | TokenizeChatRequest | TokenizeContentRequest;
@@ -807,22 +819,18 @@ export interface LlamaRequest
   extends Target,
     StructuredFields,
     OtherSamplers,
-    Omit<SamplingFields, "temperature" | "top_k" | "best_of">,
+    Omit<SamplingFields, "logit_bias" | "n" | "best_of">,
     Queueing,
     LlamaSettings {
-  /** What to continue: a text, a list of token ids and texts, or a list of such prompts. */
-  prompt: string | Array<string | number> | {
-    prompt_string?: string;
-  } | Array<string | Array<string | number> | {
-    prompt_string?: string;
-  }>;
+  /** What to continue: one text, or one list of token ids. */
+  prompt: string | Array<string> | Array<number> | Array<Array<number>>;
 }
 
 export interface InfillRequest
   extends Target,
     StructuredFields,
     OtherSamplers,
-    Omit<SamplingFields, "temperature" | "top_k" | "best_of">,
+    Omit<SamplingFields, "logit_bias" | "n" | "best_of">,
     Queueing,
     LlamaSettings {
   /** The text before the gap. */
@@ -845,7 +853,7 @@ export interface OllamaShowRequest
 }
 
 export interface OllamaChatRequest
-  extends Target, Queueing, OllamaSettings {
+  extends Target, TemplateFields, Queueing, OllamaSettings {
   /** The conversation so far; without one, nothing is generated. */
   messages?: Array<Message> | null;
   /** Functions that the model may call. */
@@ -853,7 +861,7 @@ export interface OllamaChatRequest
 }
 
 export interface OllamaGenerateRequest
-  extends Target, Queueing, OllamaSettings {
+  extends Target, TemplateFields, Queueing, OllamaSettings {
   /** What to answer; without it, nothing is generated. */
   prompt?: string | null;
   /** Instructions. */
@@ -867,11 +875,7 @@ export interface OllamaGenerateRequest
 export interface OllamaEmbedRequest
   extends Target, Queueing {
   /** What to embed: a text, or several. */
-  input: string | Array<string | number> | {
-    prompt_string?: string;
-  } | Array<string | Array<string | number> | {
-    prompt_string?: string;
-  }>;
+  input: string | Array<string> | Array<number> | Array<Array<number>>;
   /** Cut an input that is too long; it is refused otherwise. */
   truncate?: boolean | null;
   /** Elements to keep of each vector. */
@@ -881,11 +885,7 @@ export interface OllamaEmbedRequest
 export interface OllamaEmbeddingsRequest
   extends Target, Queueing {
   /** What to embed. */
-  prompt: string | Array<string | number> | {
-    prompt_string?: string;
-  } | Array<string | Array<string | number> | {
-    prompt_string?: string;
-  }>;
+  prompt: string | Array<string> | Array<number> | Array<Array<number>>;
 }
 
 export interface OllamaPullRequest

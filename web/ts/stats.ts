@@ -77,6 +77,10 @@ export interface Stats {
   draftSkips: Record<"nothing_found" | "not_worthwhile" | "many_sequences" | "no_room", number>;
   /** Drafts that were right, by their place in a step. */
   acceptedAt: Record<number, number>;
+  /** Prompt tokens found in the cache. */
+  promptTokensCached: number;
+  /** Tokens of prompts, by where they came from. */
+  promptTokensBySource: Record<"local_compute" | "local_cache_hit", number>;
   /** Drafts that were right. */
   acceptedTokens: number;
   /** Prompt tokens found in the cache, by where. */

@@ -206,10 +206,14 @@ export interface ChatCompletion {
       refusal: string | null;
       /** Not OpenAI's: the reasoning before the answer. */
       reasoning_content?: string;
+      /** The same, under the name that vLLM gives it. */
+      reasoning?: string;
       tool_calls?: ToolCall[];
     };
     logprobs: ChatLogprobs | null;
     finish_reason: FinishReason;
+    /** Not OpenAI's: the stop string, or the id of the stop token, that ended the choice. */
+    stop_reason: string | number | null;
   }[];
   usage?: Usage;
 }
@@ -226,10 +230,14 @@ export interface ChatCompletionChunk {
       content?: string | null;
       /** Not OpenAI's: the reasoning before the answer. */
       reasoning_content?: string;
+      /** The same, under the name that vLLM gives it. */
+      reasoning?: string;
       tool_calls?: ToolCallDelta[];
     };
     logprobs?: ChatLogprobs | null;
     finish_reason: FinishReason | null;
+    /** Not OpenAI's: with the finish reason, the stop string or the id of the stop token that ended the choice. */
+    stop_reason?: string | number | null;
   }[];
   usage?: Usage | null;
 }
@@ -250,6 +258,8 @@ export interface Completion {
       text_offset?: number[];
     } | null;
     finish_reason: "stop" | "length";
+    /** Not OpenAI's: with the finish reason, the stop string or the id of the stop token that ended the choice. */
+    stop_reason?: string | number | null;
   }[];
   usage?: Usage;
 }

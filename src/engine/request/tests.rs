@@ -103,15 +103,12 @@ fn ranges_say_what_they_contain() {
 }
 
 #[test]
-fn a_salt_has_characters_and_not_too_many() {
-    let longest = "-aZ_09".repeat(22)[..CACHE_SALT_LEN_MAX].to_owned();
-    assert_eq!(check_cache_salt(&longest), Ok(()));
-    for wrong in [
-        String::new(),
-        format!("{longest}a"),
-        "a b".into(),
-        "é".into(),
-    ] {
+fn a_salt_is_any_text_that_is_not_too_long() {
+    let longest = "é".repeat(CACHE_SALT_LEN_MAX / 2);
+    for salt in [longest.as_str(), "a b", "Qm9+/w==", "a.b", "\0"] {
+        assert_eq!(check_cache_salt(salt), Ok(()), "{salt:?}");
+    }
+    for wrong in [String::new(), format!("{longest}a")] {
         assert!(check_cache_salt(&wrong).is_err(), "{wrong:?}");
     }
 }

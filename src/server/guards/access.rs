@@ -42,7 +42,9 @@ pub(crate) async fn guard(
     next: Next,
 ) -> Response {
     let started = Instant::now();
-    let id = request_id(request.headers()).unwrap_or_else(|| state.shared.new_id("req"));
+    let given = request_id(request.headers());
+    let id = given.clone().unwrap_or_else(|| state.shared.new_id("req"));
+    request.extensions_mut().insert(GivenId(given));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let dialect = Dialect::of_request(&path, request.headers());
     let mut response = match check(&state, &request) {
@@ -141,6 +143,17 @@ impl Client {
     /// The client of a request that has passed the guard.
     pub(crate) fn of(request: &Request) -> Self {
         request.extensions().get().copied().unwrap_or_default()
+    }
+}
+
+/// The id that a client gave to its request by `x-request-id`, if it is one that it may give.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GivenId(pub(crate) Option<String>);
+
+impl GivenId {
+    /// That of a request that has passed the guard.
+    pub(crate) fn of(request: &Request) -> Self {
+        request.extensions().get().cloned().unwrap_or_default()
     }
 }
 

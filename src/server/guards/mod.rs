@@ -8,7 +8,7 @@ pub(super) mod access;
 mod body;
 mod log;
 
-pub(super) use access::Client;
+pub(super) use access::{Client, GivenId};
 pub(super) use body::{parse_ahead, read_object};
 
 use axum::http::{HeaderMap, HeaderName};

@@ -12,7 +12,8 @@ use crate::server::parameters::kinds::structured::JsonSchema;
 use crate::server::parameters::kinds::{Choice, Count, Nested, Optional, Required};
 use crate::server::parameters::sampling::SamplingRequest;
 use crate::server::parameters::structured::Structure;
-use crate::server::parameters::table::{Queueing, SamplingFields, Target};
+use crate::server::parameters::table::{Queueing, SamplingFields, Target, TemplateFields};
+use crate::server::parameters::thinking::Thinking;
 use crate::server::parameters::tools::{
     self, TOOL_NAME_PATTERN, TOOLS_MAX, ToolList, check_function,
 };
@@ -20,7 +21,7 @@ use crate::server::parameters::turns::Turns;
 use crate::server::wire::error::{ApiError, Names, shorten};
 use crate::text::GrammarSpec;
 use crate::text::answer::Parsing;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// The engine's field names and Anthropic's, where they differ.
 const NAMES: Names = &[("prompt", "messages"), ("stop", "stop_sequences")];
@@ -30,7 +31,7 @@ const BILLING: &str = "x-anthropic-billing-header:";
 
 fields! {
     /// What a prompt is made of.
-    MessagesPrompt {
+    MessagesPrompt with template: TemplateFields {
         /// The conversation so far.
         messages: BlockTurns = Required(BlockMessages),
         /// Instructions: a text, or text blocks.
@@ -40,7 +41,7 @@ fields! {
         /// Whether the model may, must or must not call a function, or which one.
         tool_choice: Option<Value> = Optional(BlockToolChoice),
         /// Whether the model thinks before it answers; off by default.
-        thinking: Option<bool> = Optional(Thinking),
+        thinking: Option<bool> = Optional(ThinkingSwitch),
         /// The form of the answer, and how long the model should think.
         output_config: Option<OutputConfig> = Optional(Nested::<OutputConfig>::new()),
         /// An older name of `output_config.format`.
@@ -49,6 +50,7 @@ fields! {
     refuses {
         container: "tools run where the client runs",
         mcp_servers: "connect to them in the client, and offer their tools among `tools`",
+        reasoning_effort: "use `output_config.effort`",
     }
     ignores {
         betas: "nothing depends on them",
@@ -176,20 +178,19 @@ impl MessagesPrompt {
             self.tool_choice.as_ref().map(chat_choice),
             single,
         )?;
-        let thinks = self.thinking.unwrap_or(false);
-        // Templates call the switch by one name or the other.
-        let mut kwargs = Map::from_iter(
-            ["enable_thinking", "thinking"].map(|name| (name.to_owned(), thinks.into())),
-        );
         let (effort, format) = self
             .output_config
             .map_or((None, None), |config| (config.effort, config.format));
-        kwargs.extend(effort.map(|effort| ("reasoning_effort".to_owned(), effort.into())));
+        // An effort also counts for answers without thoughts, so it does not turn thinking on in this API.
+        let thinking = Thinking {
+            on: Some(self.thinking.unwrap_or(false)),
+            effort,
+        };
         let continue_final = turns.ends_with_text();
         let conversation = Conversation {
             messages: turns.messages(),
             tools,
-            kwargs: Some(kwargs),
+            kwargs: thinking.variables(self.template.chat_template_kwargs),
             add_generation_prompt: !continue_final,
             continue_final,
             parsing: Parsing::default(),
@@ -598,9 +599,9 @@ impl Kind for BlockToolChoice {
 }
 
 /// Whether the model thinks. Its budget is the template's affair.
-struct Thinking;
+struct ThinkingSwitch;
 
-impl Kind for Thinking {
+impl Kind for ThinkingSwitch {
     type Value = bool;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<bool, ApiError> {

@@ -5,6 +5,7 @@ use crate::server::parameters::kinds::messages::MessageList;
 use crate::server::parameters::prepared::{TemplateForm, prepare, unreadable_arguments};
 use crate::server::parameters::sampling::SamplingRequest;
 use crate::server::parameters::table::ConversationFields;
+use crate::server::parameters::thinking::Thinking;
 use crate::server::parameters::tools;
 use crate::server::parameters::turns::Turns;
 use crate::server::wire::error::ApiError;
@@ -48,18 +49,11 @@ impl Conversation {
             fields.tool_choice,
             !fields.parallel_tool_calls,
         )?;
-        let mut kwargs = fields.chat_template_kwargs;
-        if let Some(effort) = fields.reasoning_effort {
-            // `chat_template_kwargs` takes precedence.
-            kwargs
-                .get_or_insert_default()
-                .entry("reasoning_effort")
-                .or_insert_with(|| effort.into());
-        }
+        let thinking = Thinking::of_effort(fields.reasoning_effort);
         Ok(Self {
             messages: fields.messages,
             tools,
-            kwargs,
+            kwargs: thinking.variables(fields.template.chat_template_kwargs),
             add_generation_prompt,
             continue_final,
             parsing: Parsing {
@@ -69,6 +63,16 @@ impl Conversation {
         })
     }
 
+    /// With the variables of a server, which those of the request precede.
+    pub(crate) fn with_defaults(mut self, defaults: &Map<String, Value>) -> Self {
+        if !defaults.is_empty() {
+            let mut kwargs = defaults.clone();
+            kwargs.extend(self.kwargs.take().unwrap_or_default());
+            self.kwargs = Some(kwargs);
+        }
+        self
+    }
+
     /// The text of the last message, if the answer continues it.
     pub(crate) fn continued(&self) -> Option<String> {
         if !self.continue_final {
@@ -76,6 +80,16 @@ impl Conversation {
         }
         let last = self.messages.as_array()?.last()?;
         Some(last["content"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// The text of the last message, if it is the assistant's.
+    pub(crate) fn last_answer(&self) -> Option<String> {
+        let last = self.messages.as_array()?.last()?;
+        let is_answer = last["role"] == "assistant";
+        last["content"]
+            .as_str()
+            .filter(|text| is_answer && !text.is_empty())
+            .map(str::to_owned)
     }
 
     /// Gives the messages the form that a template reads.

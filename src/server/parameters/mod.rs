@@ -18,6 +18,8 @@ pub(crate) mod samplers;
 pub(crate) mod sampling;
 pub(crate) mod structured;
 pub(crate) mod table;
+pub(crate) mod thinking;
+pub(crate) mod thought_budget;
 pub(crate) mod tools;
 pub(crate) mod turns;
 pub(crate) mod vocabulary;

@@ -20,7 +20,10 @@ use crate::server::parameters::prompts::{AlwaysTrue, GapFields, Prompts, Prompts
 use crate::server::parameters::samplers::OtherSamplers;
 use crate::server::parameters::sampling::SamplingRequest;
 use crate::server::parameters::structured::Structure;
-use crate::server::parameters::table::{INPUTS_MAX, Queueing, SamplingFields, Target};
+use crate::server::parameters::table::{
+    INPUTS_MAX, Queueing, SamplingFields, Target, TemplateFields,
+};
+use crate::server::parameters::thinking::Thinking;
 use crate::server::parameters::tools::{self, Tools};
 use crate::server::parameters::turns::Turns;
 use crate::server::wire::error::{ApiError, Names};
@@ -45,7 +48,7 @@ const CHAT_NAMES: Names = &[
 
 fields! {
     /// In requests that generate.
-    OllamaSettings {
+    OllamaSettings with template: TemplateFields {
         /// Answer with lines of JSON, one for each part of the answer.
         stream: bool = Flag(true),
         /// The form of the answer: `json`, or a JSON schema. An empty string sets none.
@@ -53,11 +56,14 @@ fields! {
         /// Sampling parameters.
         options: Option<(OllamaOptions, Map<String, Value>)> = Optional(Open::<OllamaOptions>::new()),
         /// Whether the model thinks before it answers, or how long.
-        think: Option<Value> = Optional(Think),
+        think: Option<Thinking> = Optional(Think),
         /// Report the log-probabilities of the answer's tokens.
         logprobs: bool = Flag(false),
         /// Alternatives to report for each token; needs `logprobs`.
         top_logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(20) }),
+    }
+    refuses {
+        reasoning_effort: "use `think`",
     }
     ignores {
         keep_alive: "a server's only model stays loaded; one of several is kept so long",
@@ -392,16 +398,11 @@ impl OllamaSettings {
             };
         }
         fields.samplers = fields.samplers.with_window();
-        let kwargs = self.think.map(|think| match think {
-            Value::Bool(on) => Map::from_iter(
-                ["enable_thinking", "thinking"].map(|name| (name.to_owned(), on.into())),
-            ),
-            effort => Map::from_iter([("reasoning_effort".to_owned(), effort)]),
-        });
+        let thinking = self.think.unwrap_or_default();
         let conversation = Conversation {
             messages,
             tools,
-            kwargs,
+            kwargs: thinking.variables(self.template.chat_template_kwargs),
             add_generation_prompt: true,
             continue_final: false,
             parsing: Parsing::default(),
@@ -504,24 +505,30 @@ impl Kind for OllamaFormat {
     }
 }
 
+/// How long to think, in Ollama's words.
+const THINK_EFFORTS: [&str; 3] = ["low", "medium", "high"];
+
 /// True, false, or how long to think.
 struct Think;
 
 impl Kind for Think {
-    type Value = Value;
+    type Value = Thinking;
 
-    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Value, ApiError> {
-        match &value {
-            Value::Bool(_) => Ok(value),
-            Value::String(effort) if ["low", "medium", "high"].contains(&effort.as_str()) => {
-                Ok(value)
-            }
-            other => Err(wrong(at, "true, false, low, medium or high", other)),
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Thinking, ApiError> {
+        if let Value::Bool(on) = value {
+            return Ok(Thinking {
+                on: Some(on),
+                effort: None,
+            });
         }
+        let effort = THINK_EFFORTS.iter().find(|effort| value == **effort);
+        effort
+            .map(|effort| Thinking::of_effort(Some(effort)))
+            .ok_or_else(|| wrong(at, "true, false, low, medium or high", &value))
     }
 
     fn schema(&self, _: &Bounds) -> Value {
-        json!({"enum": [true, false, "low", "medium", "high"]})
+        json!({"enum": [true, false, THINK_EFFORTS[0], THINK_EFFORTS[1], THINK_EFFORTS[2]]})
     }
 }
 

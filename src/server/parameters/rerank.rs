@@ -3,7 +3,7 @@
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::{Choice, Flag, Integer, Optional, Required, Text};
-use crate::server::parameters::prompts::not_empty;
+use crate::server::parameters::prompts::{AlwaysTrue, not_empty};
 use crate::server::parameters::table::{INPUTS_MAX, Queueing, Target};
 use crate::server::wire::error::ApiError;
 use serde_json::{Value, json};
@@ -13,16 +13,26 @@ fields! {
     Judging with target: Target, queueing: Queueing {
         /// What makes a document relevant, for models that read an instruction.
         instruction: Option<String> = Optional(Text::ANY),
-        /// Keep only this many of each document's first tokens.
-        max_tokens_per_doc: Option<i64> = Optional(Integer { min: 1, max: Most::Context }),
+        /// Keep only this many of each document's first tokens; 0 keeps all.
+        max_tokens_per_doc: Option<i64> = Optional(Integer { min: 0, max: Most::Context }),
         /// Another name of `max_tokens_per_doc`.
         truncate_prompt_tokens: Option<i64> = Optional(Integer { min: 1, max: Most::Context }),
+        /// Which side of a document that is too long is cut: `right` (the default) keeps its beginning.
+        truncation_side: Option<&'static str> = Optional(Choice(&["left", "right"])),
+        /// Scores are probabilities or cosines in any case.
+        #[expect(dead_code)]
+        use_activation: Option<()> = Optional(AlwaysTrue),
     }
     refuses {
         activation: "a score is a probability or a cosine",
+        chat_template_kwargs: "models are asked in the form that they are made for",
         max_chunks_per_doc: "a document is judged as a whole; `max_tokens_per_doc` cuts it",
+        max_tokens_per_query: "a query is read as a whole",
         mm_processor_kwargs: "models take text only",
         rank_fields: "send documents as texts",
+    }
+    ignores {
+        padding: "texts of different lengths are computed side by side",
     }
 }
 
@@ -65,9 +75,70 @@ fields! {
     /// `POST /score`.
     ScoreRequest with judging: Judging {
         /// A query, or one for each document.
-        text_1: Vec<String> = Required(Documents { has_maximum: false }),
+        text_1: Option<Vec<String>> = Optional(Documents { has_maximum: false }),
+        /// vLLM's newer name of `text_1`.
+        queries: Option<Vec<String>> = Optional(Documents { has_maximum: false }),
+        /// vLLM's neutral name of `text_1`.
+        data_1: Option<Vec<String>> = Optional(Documents { has_maximum: false }),
         /// A document, or several.
-        text_2: Vec<String> = Required(Documents { has_maximum: true }),
+        text_2: Option<Vec<String>> = Optional(Documents { has_maximum: true }),
+        /// vLLM's newer name of `text_2`.
+        documents: Option<Vec<String>> = Optional(Documents { has_maximum: true }),
+        /// vLLM's newer name of `text_2`, beside `queries`.
+        items: Option<Vec<String>> = Optional(Documents { has_maximum: true }),
+        /// vLLM's neutral name of `text_2`.
+        data_2: Option<Vec<String>> = Optional(Documents { has_maximum: true }),
+    }
+}
+
+/// Texts, and the name by which a request calls them.
+pub(crate) type Named = (&'static str, Vec<String>);
+
+impl ScoreRequest {
+    /// The queries and the documents, under whatever names, and how they are compared.
+    pub(crate) fn pairs(self) -> Result<(Named, Named, Judging), ApiError> {
+        let queries = one([
+            ("text_1", self.text_1),
+            ("queries", self.queries),
+            ("data_1", self.data_1),
+        ])?;
+        let documents = one([
+            ("text_2", self.text_2),
+            ("documents", self.documents),
+            ("items", self.items),
+            ("data_2", self.data_2),
+        ])?;
+        Ok((queries, documents, self.judging))
+    }
+}
+
+/// The texts that are given under one of several names.
+fn one<const N: usize>(given: [(&'static str, Option<Vec<String>>); N]) -> Result<Named, ApiError> {
+    let first = given[0].0;
+    let mut found: Option<Named> = None;
+    for (name, texts) in given {
+        match (&found, texts) {
+            (Some((known, _)), Some(_)) => {
+                let message = format!("`{known}` and `{name}` are names of the same");
+                return Err(ApiError::invalid(name, message));
+            }
+            (None, Some(texts)) => found = Some((name, texts)),
+            (_, None) => {}
+        }
+    }
+    found.ok_or_else(|| ApiError::missing(first))
+}
+
+impl Judging {
+    /// Maximum tokens of a document.
+    pub(crate) fn document_tokens_max(&self) -> Option<usize> {
+        let most = self.max_tokens_per_doc.or(self.truncate_prompt_tokens);
+        most.filter(|most| *most > 0).map(|most| most as usize)
+    }
+
+    /// Whether a document that is too long keeps its end.
+    pub(crate) fn keeps_end(&self) -> bool {
+        self.truncation_side == Some("left")
     }
 }
 

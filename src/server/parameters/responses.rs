@@ -13,7 +13,8 @@ use crate::server::parameters::kinds::structured::JsonSchema;
 use crate::server::parameters::kinds::{Choice, Count, Flag, Nested, Optional, Required, Text};
 use crate::server::parameters::sampling::SamplingRequest;
 use crate::server::parameters::structured::Structure;
-use crate::server::parameters::table::{Queueing, SamplingFields, Target};
+use crate::server::parameters::table::{Queueing, SamplingFields, Target, TemplateFields};
+use crate::server::parameters::thinking::Thinking;
 use crate::server::parameters::tools::{
     self, TOOL_NAME_PATTERN, TOOLS_MAX, ToolList, check_function,
 };
@@ -36,7 +37,7 @@ const TOP_LOGPROBS_MAX: i64 = 20;
 
 fields! {
     /// What a prompt is made of.
-    ResponsesPrompt {
+    ResponsesPrompt with template: TemplateFields {
         /// What to answer: a text, or a list of items.
         input: Option<Vec<(Value, Item)>> = Optional(Items),
         /// Instructions that come before the input.
@@ -58,13 +59,14 @@ fields! {
     refuses {
         conversation: "use `previous_response_id`",
         prompt: "write the prompt into `input`",
+        reasoning_effort: "use `reasoning.effort`",
     }
 }
 
 fields! {
     /// `reasoning`.
     ReasoningFields {
-        /// How long the model should think; a variable of the chat template.
+        /// How long the model should think, and whether: `none` turns thinking off, any other value turns it on.
         effort: Option<&'static str> = Optional(Choice(EFFORTS)),
         /// Report thoughts as the summary of a reasoning item; otherwise they are its content.
         summary: Option<&'static str> = Optional(Choice(&["auto", "concise", "detailed"])),
@@ -120,7 +122,9 @@ fields! {
     }
     refuses {
         background: "wait for the response, or stream it",
+        enable_response_messages: "/v1/chat/completions/render shows prompts",
         moderation: "no model judges requests or answers",
+        previous_input_messages: "use `previous_response_id`, or send the items in `input`",
     }
     ignores {
         client_metadata: "nothing is recorded about clients",
@@ -281,13 +285,7 @@ impl ResponsesPrompt {
         let choice = self.tool_choice.map(|choice| chat_choice(choice, &names));
         let tools = tools::resolve(Some(functions), choice, !self.parallel_tool_calls)?;
         let effort = self.reasoning.and_then(|reasoning| reasoning.effort);
-        let kwargs = effort.map(|effort| {
-            let mut kwargs = Map::from_iter([("reasoning_effort".to_owned(), effort.into())]);
-            if effort == "none" {
-                kwargs.insert("enable_thinking".into(), false.into());
-            }
-            kwargs
-        });
+        let kwargs = Thinking::of_effort(effort).variables(self.template.chat_template_kwargs);
         let messages = turns.messages();
         let conversation = Conversation {
             messages,

@@ -10,11 +10,12 @@ use crate::server::parameters::beams::{self, StopAtText};
 use crate::server::parameters::samplers::OtherSamplers;
 use crate::server::parameters::structured::{self, Structure};
 use crate::server::parameters::table::{Queueing, SamplingFields};
+use crate::server::parameters::thought_budget::ThoughtBudget;
 use crate::server::parameters::vocabulary;
-use crate::server::state::ModelState;
+use crate::server::state::{ModelState, ServerOptions};
 use crate::server::traces::RequestTrace;
 use crate::server::wire::error::{ApiError, Names};
-use crate::text::answer::AnswerParser;
+use crate::text::answer::{AnswerFormat, AnswerParser, ToolChoice};
 use crate::text::{LineLimits, StopStrings, TextStream, Tokenizer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,6 +56,10 @@ pub(crate) struct Sampling {
     pub(crate) skip_special: bool,
     /// The text includes the stop string that ended it.
     pub(crate) show_stops: bool,
+    /// Maximum tokens of a thought.
+    thought_budget: Option<u32>,
+    /// Thoughts are left out of the answer.
+    pub(crate) hides_reasoning: bool,
     pub(crate) names: Names,
     stops: Vec<String>,
     /// How lines end an answer.
@@ -65,8 +70,7 @@ pub(crate) struct Sampling {
     allowed_ids: Vec<u32>,
     /// Texts that an answer may not have.
     bad_words: Vec<String>,
-    /// Maximum tokens of a prompt; only its last ones are kept.
-    prompt_tokens_max: Option<u32>,
+    truncation: Truncation,
     cache_salt: Option<String>,
     priority: i32,
     client: Client,
@@ -103,6 +107,8 @@ pub(crate) struct Shape {
     pub(crate) kept_ids: Arc<[u32]>,
     /// Tokens that end an answer beside those that the request names.
     pub(crate) end_ids: Vec<u32>,
+    /// The format that `answer` parses; `None`: it does not tell thought from answer.
+    pub(crate) format: Option<AnswerFormat>,
 }
 
 impl Default for Shape {
@@ -113,6 +119,7 @@ impl Default for Shape {
             answer: AnswerParser::plain(),
             kept_ids: Arc::default(),
             end_ids: Vec::new(),
+            format: None,
         }
     }
 }
@@ -148,33 +155,38 @@ impl SamplingRequest {
     ) -> Result<(Sampling, Option<Structure>), ApiError> {
         let info = state.ready()?;
         let model = state.model(self.model.clone())?;
-        let params = self.params(&state.options.defaults)?;
-        let shown = self.shown();
+        let this = self.limited(state.options.max_new_tokens);
+        let params = this.params(&state.options.defaults)?;
+        let shown = this.shown(&state.shared.options);
         let Self {
             fields,
             queueing,
             form,
             ..
-        } = self;
+        } = this;
         let sampling = Sampling {
             model,
             best: fields.n.unwrap_or(1) as usize,
-            silent: self.echo && self.max_tokens == Some(0),
+            silent: this.echo && this.max_tokens == Some(0),
             stream: fields.stream,
             shown,
             skip_special: fields.skip_special_tokens,
             show_stops: fields.include_stop_str_in_output,
-            names: self.names,
+            thought_budget: fields
+                .thinking_token_budget
+                .and_then(|tokens| u32::try_from(tokens).ok()),
+            hides_reasoning: !fields.include_reasoning,
+            names: this.names,
             stops: fields.stop.unwrap_or_default(),
             lines: line_limits(&fields.samplers),
             text_biases: fields.logit_bias.unwrap_or_default().texts,
             allowed_ids: fields.allowed_token_ids.unwrap_or_default(),
             bad_words: fields.bad_words.unwrap_or_default(),
-            prompt_tokens_max: prompt_tokens_max(&queueing, info.max_model_len - 1),
+            truncation: Truncation::new(&queueing, info.max_model_len - 1),
             cache_salt: queueing.cache_salt,
             priority: queueing.priority.unwrap_or(0) as i32,
             client,
-            operation: self.operation,
+            operation: this.operation,
             params,
         };
         let structure = fields.structured.structure()?;
@@ -220,19 +232,25 @@ impl SamplingRequest {
         })
     }
 
-    fn shown(&self) -> Shown {
+    /// With at most so many tokens.
+    fn limited(self, most: Option<u32>) -> Self {
+        let max_tokens = self.max_tokens.into_iter().chain(most).min();
+        Self { max_tokens, ..self }
+    }
+
+    fn shown(&self, server: &ServerOptions) -> Shown {
         let debug = self.fields.debug.as_ref();
         let options = self.fields.stream_options.as_ref();
         Shown {
             logprobs: self.alternatives.is_some(),
             prompt_logprobs: self.fields.prompt_logprobs.is_some(),
             token_ids: self.fields.return_token_ids,
-            tokens_as_ids: self.fields.return_tokens_as_token_ids,
+            tokens_as_ids: self.fields.return_tokens_as_token_ids || server.tokens_as_ids,
             prefix: debug.is_some_and(|debug| debug.prefix),
             drafts: debug.is_some_and(|debug| debug.drafts),
             progress: self.fields.return_progress && self.fields.stream,
             timings: self.fields.timings_per_token,
-            usage: options.is_some_and(|options| options.include_usage),
+            usage: server.force_usage || options.is_some_and(|options| options.include_usage),
             continuous_usage: options.is_some_and(|options| options.continuous_usage_stats),
         }
     }
@@ -293,6 +311,32 @@ impl Sampling {
             }
         }
         Ok(biases)
+    }
+
+    /// The engine's parameters for one prompt: with the budget of thoughts, which begin in the prompt or after it.
+    pub(crate) fn params_for(
+        &self,
+        params: &SamplingParams,
+        prompt: &[u32],
+        (state, shape): (&ModelState, &Shape),
+    ) -> SamplingParams {
+        let (Some(tokens), Some(tokenizer)) = (self.thought_budget, &state.text.tokenizer) else {
+            return params.clone();
+        };
+        let (format, answer) = match shape.format {
+            Some(format) => (format, shape.answer.clone()),
+            None => {
+                let format = state.answer_format;
+                let start = format.reasoning.start(tokenizer, prompt, None);
+                let no_tools = ToolChoice::default();
+                (format, AnswerParser::new(format, start, &no_tools))
+            }
+        };
+        let inner = params.constraint.clone();
+        SamplingParams {
+            constraint: ThoughtBudget::around(inner, tokens, (format, answer), tokenizer),
+            ..params.clone()
+        }
     }
 
     /// What a trace says of the request before its prompts are known.
@@ -361,12 +405,12 @@ impl Sampling {
 
     /// Whether the request cuts a prompt that is too long.
     pub(crate) fn truncates(&self) -> bool {
-        self.prompt_tokens_max.is_some()
+        self.truncation.is_asked()
     }
 
-    /// The prompt, cut at its beginning to the number of tokens that the request allows.
+    /// The prompt, cut to the number of tokens that the request allows.
     pub(crate) fn truncated(&self, prompt: Vec<u32>) -> Arc<[u32]> {
-        truncated(prompt, self.prompt_tokens_max).into()
+        self.truncation.of(prompt).into()
     }
 }
 
@@ -444,18 +488,48 @@ fn best_of(fields: &SamplingFields) -> Result<u32, ApiError> {
     Ok(best_of as u32)
 }
 
-/// The last `most` tokens of a prompt.
-pub(crate) fn truncated(mut prompt: Vec<u32>, most: Option<u32>) -> Vec<u32> {
-    let surplus = prompt
-        .len()
-        .saturating_sub(most.map_or(usize::MAX, |most| most as usize));
-    prompt.drain(..surplus);
-    prompt
+/// How prompts that are too long are cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Truncation {
+    /// Maximum tokens of a prompt.
+    most: Option<u32>,
+    /// The first tokens are kept, not the last ones.
+    keeps_beginning: bool,
 }
 
-/// The limit set by `truncate_prompt_tokens`; −1 means `all`, as many tokens as fit.
-pub(crate) fn prompt_tokens_max(queueing: &Queueing, all: u32) -> Option<u32> {
-    queueing
-        .truncate_prompt_tokens
-        .map(|most| u32::try_from(most).unwrap_or(all))
+impl Truncation {
+    /// What a request says; −1 means `all`, as many tokens as fit.
+    pub(crate) fn new(queueing: &Queueing, all: u32) -> Self {
+        let most = queueing.truncate_prompt_tokens;
+        Self {
+            most: most.map(|most| u32::try_from(most).unwrap_or(all)),
+            keeps_beginning: queueing.truncation_side == Some("right"),
+        }
+    }
+
+    /// Whether a prompt is cut at all.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.most.is_some()
+    }
+
+    /// The number of first tokens that are kept, if it is the first ones.
+    pub(crate) fn beginning(&self) -> Option<usize> {
+        if self.keeps_beginning {
+            self.most.map(|most| most as usize)
+        } else {
+            None
+        }
+    }
+
+    /// A prompt, cut.
+    pub(crate) fn of(&self, mut prompt: Vec<u32>) -> Vec<u32> {
+        let most = self.most.map_or(usize::MAX, |most| most as usize);
+        if self.keeps_beginning {
+            prompt.truncate(most);
+        } else {
+            let surplus = prompt.len().saturating_sub(most);
+            prompt.drain(..surplus);
+        }
+        prompt
+    }
 }

@@ -2,6 +2,7 @@
 //! the engine, which knows tokens.
 
 use crate::engine::request::{Constraint, ConstraintState, SharedConstraint, Unsatisfiable};
+use crate::server::parameters::kinds::structured::tagged;
 use crate::server::parameters::table::{
     ResponseFormat, SchemaFields, StructuredFields, StructuredOutputs,
 };
@@ -9,6 +10,7 @@ use crate::server::state::{ALWAYS, ModelState};
 use crate::server::wire::error::ApiError;
 use crate::text::answer::{AnswerFormat, ReasoningParser, ReasoningTracker, Start};
 use crate::text::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, Tokenizer, Waiting};
+use serde_json::json;
 use std::sync::Arc;
 
 /// Size of a server's cache of compiled grammars, in bytes.
@@ -74,6 +76,10 @@ impl Structure {
 impl ResponseFormat {
     /// The grammar that this form asks for; `None` for plain text.
     fn spec(self) -> Result<Option<GrammarSpec>, ApiError> {
+        if self.r#type == "structural_tag" {
+            let tag = json!({"structures": self.structures, "triggers": self.triggers, "format": self.format});
+            return tagged("response_format", &tag).map(Some);
+        }
         let SchemaFields { schema, strict, .. } = self.json_schema.unwrap_or(self.beside);
         match (self.r#type, schema) {
             ("text", _) => Ok(None),
@@ -88,7 +94,7 @@ impl ResponseFormat {
 }
 
 impl StructuredOutputs {
-    fn structures(self) -> [(&'static str, Option<GrammarSpec>); 5] {
+    fn structures(self) -> [(&'static str, Option<GrammarSpec>); 6] {
         [
             ("structured_outputs.json", self.json),
             (
@@ -98,6 +104,7 @@ impl StructuredOutputs {
             ("structured_outputs.regex", self.regex),
             ("structured_outputs.choice", self.choice),
             ("structured_outputs.grammar", self.grammar),
+            ("structured_outputs.structural_tag", self.structural_tag),
         ]
     }
 }

@@ -18,7 +18,9 @@ use crate::server::parameters::kinds::sampling::{
     OPENAI_TEMPERATURE, OneChoice, Predicted, Probabilities, StopStrings, StopTokenIds,
     TOP_P_OR_GREEDY, USER_BYTES_MAX, Within,
 };
-use crate::server::parameters::kinds::structured::{FormatType, JsonSchema, MaybeEmpty, Notation};
+use crate::server::parameters::kinds::structured::{
+    FormatType, JsonSchema, MaybeEmpty, Notation, TagPart,
+};
 use crate::server::parameters::kinds::{
     Boolean, Choice, Closed, Count, EmbdNormalize, Flag, Integer, Needed, Nested, NotZero, Number,
     Optional, Required, Strings, Text, TokenIds,
@@ -55,15 +57,20 @@ fields! {
         priority: Option<i64> = Optional(Integer { min: i32::MIN as i64, max: Most::Fixed(i32::MAX as i64) }),
         /// Prompts with different salts share no cached blocks.
         cache_salt: Option<String> = Optional(CacheSalt),
-        /// Keep only this many of a prompt's last tokens; -1 keeps as many as fit.
+        /// Keep only this many of a prompt's tokens, its last ones; -1 keeps as many as fit.
         truncate_prompt_tokens: Option<i64> = Optional(NotZero(Integer { min: -1, max: Most::Context })),
+        /// Which side of a prompt is cut: `left` (the default) keeps its end, `right` its beginning.
+        truncation_side: Option<&'static str> = Optional(Choice(&["left", "right"])),
         /// Accepted and not used.
         #[expect(dead_code)]
         user: Option<String> = Optional(Text { bytes_max: USER_BYTES_MAX }),
     }
     refuses {
+        ec_transfer_params: "one server computes a prompt and its answer",
         kv_transfer_params: "one server computes a prompt and its answer",
+        mm_payload: "models take text only",
         prompt_embeds: "send the prompt as text or token ids",
+        return_mm_kwargs: "models take text only",
         vllm_xargs: "they are settings of vLLM's own plugins",
     }
     ignores {
@@ -73,6 +80,7 @@ fields! {
         request_id: "the header `x-request-id` names a request",
         safety_identifier: "nothing is recorded about users",
         service_tier: "there is one tier; `priority` orders requests",
+        session_id: "the prefix cache serves every request",
         store: "answers are not stored",
         truncation: "a prompt that is too long is refused unless `truncate_prompt_tokens` cuts it",
     }
@@ -135,6 +143,10 @@ fields! {
         prompt_logprobs: Option<u32> = Optional(ALTERNATIVES),
         /// Report the token ids of prompt and answer.
         return_token_ids: bool = Flag(false) => return_tokens = Flag(false),
+        /// False: leave the thought out of the answer; its tokens count in the usage.
+        include_reasoning: bool = Flag(true),
+        /// Maximum tokens of a thought: then its closing tag follows, and the answer goes on; -1 sets no limit.
+        thinking_token_budget: Option<i64> = Optional(Integer { min: -1, max: Most::Fixed(u32::MAX as i64) }),
         /// Name the tokens of logprobs by id: `token_id:123`.
         return_tokens_as_token_ids: bool = Flag(false),
         /// Report times with every chunk of a stream, not with the last one alone.
@@ -156,14 +168,18 @@ fields! {
         post_sampling_probs: "logprobs are those of the model, before sampling",
         repetition_detection: "use `repetition_penalty` or `stop`",
         return_hidden_states: "use /v1/embeddings",
+        return_prompt_text: "/v1/completions/render and /v1/chat/completions/render show prompts",
+        return_token_offsets: "/v1/completions/render and /v1/chat/completions/render have offsets",
+        routed_experts_prompt_start: "experts of tokens are not reported",
         stop_regex: "use `stop`, or describe the answer in a grammar",
-        thinking_token_budget: "use `reasoning_effort`",
+        watermarking: "answers have no watermark",
     }
     ignores {
         guided_decoding_backend: "there is one implementation of grammars",
         cache_prompt: "the server decides whether prompts are cached",
         id_slot: "the prefix cache serves every request",
         spaces_between_special_tokens: "no spaces are added to a text",
+        stream_interval: "a chunk has the tokens that are ready when the client reads",
     }
 }
 
@@ -220,6 +236,12 @@ fields! {
         r#type: &'static str = Required(FormatType),
         /// The JSON schema of the answer; llama.cpp's clients send its fields beside the type.
         json_schema: Option<SchemaFields> = Optional(Nested::<SchemaFields>::new()),
+        /// Of a `structural_tag`: parts that begin with a trigger, each with `begin`, `schema` and `end`.
+        structures: Option<Value> = Optional(TagPart("array")),
+        /// Of a `structural_tag`: what ends the free text before a part.
+        triggers: Option<Value> = Optional(TagPart("array")),
+        /// The newer form of a `structural_tag`: a tree of formats.
+        format: Option<Value> = Optional(TagPart("object")),
     }
 }
 
@@ -249,9 +271,8 @@ fields! {
         choice: Option<GrammarSpec> = Optional(Notation::Choice),
         /// A grammar in Lark's notation, or in llama.cpp's (`root ::= …`).
         grammar: Option<GrammarSpec> = Optional(Notation::Grammar),
-        /// Accepted and not used.
-        #[expect(dead_code)]
-        disable_any_whitespace: bool = Flag(false),
+        /// Free text with parts that begin with a trigger, as XGrammar describes them, or its JSON text.
+        structural_tag: Option<GrammarSpec> = Optional(Notation::StructuralTag),
         /// Accepted and not used.
         #[expect(dead_code)]
         disable_additional_properties: bool = Flag(false),
@@ -259,11 +280,26 @@ fields! {
         #[expect(dead_code)]
         disable_fallback: bool = Flag(false),
     }
+    refuses {
+        disable_any_whitespace: "describe white space in a grammar",
+        whitespace_pattern: "describe white space in a grammar",
+    }
+}
+
+fields! {
+    /// In every request whose prompt the chat template writes.
+    TemplateFields {
+        /// Variables of the chat template.
+        chat_template_kwargs: Option<Map<String, Value>> = Optional(TemplateSettings),
+    }
+    refuses {
+        chat_template: "set it when the server starts, with `--chat-template`",
+    }
 }
 
 fields! {
     /// What the chat template makes the prompt of.
-    ConversationFields {
+    ConversationFields with template: TemplateFields {
         /// The conversation so far.
         messages: MessageList = Required(Messages),
         /// Functions that the model may call. Tools of other types are left out.
@@ -272,9 +308,7 @@ fields! {
         tool_choice: Option<Value> = Optional(ToolChoice),
         /// False: at most one call.
         parallel_tool_calls: bool = Flag(true),
-        /// Variables of the chat template.
-        chat_template_kwargs: Option<Map<String, Value>> = Optional(TemplateSettings),
-        /// How long the model should think; a variable of the chat template.
+        /// How long the model should think, and whether: `none` turns thinking off, any other value turns it on.
         reasoning_effort: Option<&'static str> = Optional(Choice(EFFORTS)),
         /// End the prompt with the beginning of an answer; by default unless the last message is continued.
         add_generation_prompt: Option<bool> = Optional(Boolean),
@@ -289,7 +323,6 @@ fields! {
         modalities: Option<()> = Optional(Modalities),
     }
     refuses {
-        chat_template: "set it when the server starts, with `--chat-template`",
         documents: "write them into a message",
         function_call: "use `tool_choice`",
         functions: "use `tools`",
@@ -309,8 +342,11 @@ fields! {
         top_logprobs: Option<u32> = Optional(ALTERNATIVES),
         /// llama.cpp's way to ask for `logprobs` with this many `top_logprobs`; 0: none.
         n_probs: Option<u32> = Probabilities,
+        /// Begin the answer with the last message, if that is the assistant's.
+        echo: bool = Flag(false),
     }
     refuses {
+        add_special_tokens: "the chat template writes special tokens",
         audio: "answers are text only",
         input_audio: "models take text only",
         moderation: "no model judges requests or answers",
@@ -347,18 +383,31 @@ fields! {
 }
 
 fields! {
-    /// `POST /v1/embeddings`.
-    EmbeddingRequest with target: Target, queueing: Queueing {
-        /// What to embed: a text, several, a list of token ids, or several lists.
-        input: Prompts = Required(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
-        /// Vectors as numbers (the default) or as base64 of little-endian 32-bit floats.
-        encoding_format: Option<&'static str> = Optional(Choice(&["float", "base64"])),
+    /// The form of vectors.
+    VectorFields {
+        /// Vectors as numbers (the default), as base64, or as bytes; the header `metadata` describes `bytes`.
+        encoding_format: Option<&'static str> = Optional(Choice(&["float", "base64", "bytes", "bytes_only"])),
+        /// The format of numbers in base64 and bytes; 32-bit floats by default.
+        embed_dtype: Option<&'static str> = Optional(Choice(&["float32", "float16", "bfloat16"])),
+        /// The order of their bytes; `little` by default.
+        endianness: Option<&'static str> = Optional(Choice(&["native", "little", "big"])),
         /// Elements to keep of each vector.
         dimensions: Option<i64> = Optional(Integer { min: 1, max: Most::Embedding }),
         /// The hidden state of the last token (the default) or the mean over all tokens.
         pooling: Option<&'static str> = Optional(Choice(&["last", "mean"])),
         /// Scale vectors to length one.
-        normalize: bool = Flag(true) => embd_normalize = EmbdNormalize,
+        normalize: bool = Flag(true) => embd_normalize = EmbdNormalize => use_activation = Flag(true),
+    }
+    ignores {
+        padding: "texts of different lengths are computed side by side",
+    }
+}
+
+fields! {
+    /// `POST /v1/embeddings`.
+    EmbeddingRequest with target: Target, queueing: Queueing, form: VectorFields {
+        /// What to embed: a text, several, a list of token ids, or several lists.
+        input: Prompts = Required(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
         /// Encode texts with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
     }
@@ -378,6 +427,17 @@ fields! {
 }
 
 fields! {
+    /// `POST /v1/embeddings` with a conversation, which the chat template writes.
+    EmbeddingChatRequest with target: Target, conversation: ConversationFields, queueing: Queueing, form: VectorFields {
+        /// End the prompt with the beginning of an answer.
+        add_generation_prompt: bool = Flag(false),
+    }
+    refuses {
+        add_special_tokens: "the chat template writes special tokens",
+    }
+}
+
+fields! {
     /// `POST /models/load` and `POST /models/unload`.
     LoadRequest {
         /// A served name.
@@ -387,12 +447,17 @@ fields! {
 
 fields! {
     /// `POST /v1/chat/completions/render` and `POST /apply-template`: a chat request, of which the rest is ignored.
-    RenderChatRequest with target: Target, conversation: ConversationFields {}
+    RenderChatRequest with target: Target, conversation: ConversationFields {
+        /// Report where each token is in the prompt: its first character, and the one after its last.
+        return_token_offsets: bool = Flag(false),
+    }
 }
 
 fields! {
     /// `POST /v1/completions/render`: a completions request, of which the rest is ignored.
     RenderCompletionRequest with target: Target {
+        /// Report where each token is in the prompt: its first character, and the one after its last.
+        return_token_offsets: bool = Flag(false),
         /// What to encode: a text, several, a list of token ids, or several lists.
         prompt: Prompts = Required(PromptsKind { most: Most::Prompts }),
         /// Encode texts with the special tokens that the tokenizer adds.

@@ -192,7 +192,9 @@ fn named(choice: &Value, functions: &[Value]) -> Result<Value, ApiError> {
     let named = choice["function"]["name"]
         .as_str()
         .or(choice["name"].as_str());
-    let name = if choice["type"] == "function" {
+    // vLLM's clients may leave out the type.
+    let is_untyped = choice["type"].is_null() && choice["function"].is_object();
+    let name = if choice["type"] == "function" || is_untyped {
         named
     } else {
         None
@@ -283,8 +285,7 @@ impl Kind for ToolChoice {
     fn schema(&self, _: &Bounds) -> Value {
         let named = json!({
             "type": "object",
-            "required": ["type"],
-            "anyOf": [{"required": ["function"]}, {"required": ["name"]}],
+            "anyOf": [{"required": ["function"]}, {"required": ["type", "name"]}],
             "properties": {
                 "type": {"const": "function"},
                 "function": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},

@@ -4,7 +4,7 @@
 //! A whole reply is the blocks that the same deltas left behind.
 
 use super::ReplyForm;
-use super::generation::{Delta, Totals};
+use super::generation::{Delta, Stop, Totals};
 use crate::engine::request::FinishReason;
 use crate::server::state::ModelState;
 use crate::server::wire::error::{ApiError, Dialect};
@@ -332,7 +332,11 @@ impl ReplyForm for AnthropicReply {
             .into_iter()
             .for_each(|call| self.call(call, &mut events));
         if let Some(finish) = delta.finish {
-            self.finish(finish, delta.stop, &mut events);
+            let stop = match delta.stop {
+                Some(Stop::Text(stop)) => Some(stop),
+                Some(Stop::Token(_)) | None => None,
+            };
+            self.finish(finish, stop, &mut events);
         }
         vec![events]
     }

@@ -97,8 +97,16 @@ pub(crate) struct Delta {
     pub(crate) seed: Option<u64>,
     /// Why the choice ended; `None` while it runs.
     pub(crate) finish: Option<FinishReason>,
-    /// The stop string that ended it.
-    pub(crate) stop: Option<String>,
+    /// What of the request ended it.
+    pub(crate) stop: Option<Stop>,
+}
+
+/// What a request names to end its choices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Stop {
+    Text(String),
+    Token(u32),
 }
 
 /// The running choices of one request.
@@ -126,6 +134,7 @@ struct Choice {
     reader: Reader,
     /// Tokens that no delta has yet.
     tokens: Vec<Token>,
+    last_id: Option<u32>,
     /// An end token, which is told after the text before it.
     held: Option<Token>,
     prompt: Vec<Arc<[Token]>>,
@@ -153,7 +162,11 @@ struct Reader {
     answer: AnswerParser,
     /// Token ids that end a choice and have no text.
     end_ids: Arc<[u32]>,
+    /// The request's own, unless the model ends with them anyway.
+    stop_ids: Arc<[u32]>,
     keeps_tokens: bool,
+    /// Thoughts are not returned.
+    hides_reasoning: bool,
     /// Generated tokens are not returned.
     silent: bool,
 }
@@ -171,13 +184,17 @@ impl Reader {
         } else {
             params.stop_token_ids.clone()
         };
+        let mut stop_ids = sampling.params.stop_token_ids.clone();
         if !params.ignore_eos {
             end_ids.extend_from_slice(&info.eos_token_ids);
+            stop_ids.retain(|id| !info.eos_token_ids.contains(id));
         }
         Self {
             text: sampling.text_stream(shape, state.text.tokenizer.clone()),
             answer: sampling.answer_parser(shape),
             end_ids: end_ids.into(),
+            stop_ids: stop_ids.into(),
+            hides_reasoning: sampling.hides_reasoning,
             keeps_tokens: params.logprobs.is_some() || sampling.shown.token_ids,
             silent: sampling.silent,
         }
@@ -208,6 +225,13 @@ impl Reader {
             None => reason,
         });
     }
+
+    /// What of the request ended a choice whose last token is `last`.
+    fn stop(&self, reason: FinishReason, last: Option<u32>) -> Option<Stop> {
+        let text = self.answer.stop().map(|stop| Stop::Text(stop.to_owned()));
+        let token = last.filter(|id| reason == FinishReason::Stop && self.stop_ids.contains(id));
+        text.or(token.map(Stop::Token))
+    }
 }
 
 impl Choice {
@@ -217,6 +241,7 @@ impl Choice {
             receiver: Some(receiver),
             reader,
             tokens: Vec::new(),
+            last_id: None,
             held: None,
             prompt: Vec::new(),
             prefix: None,
@@ -282,6 +307,9 @@ impl Choice {
                 Event::Finished { reason, .. } => self.reader.finish(reason, delta),
                 Event::Failed(error) => return Err(error),
             }
+            if self.reader.hides_reasoning {
+                delta.parts.reasoning.clear();
+            }
         }
         Ok(())
     }
@@ -303,6 +331,7 @@ impl Choice {
             return;
         }
         self.completion_tokens += 1;
+        self.last_id = Some(token.id);
         self.cached = self.cached.max(token.cached);
         self.drafts = token.drafts;
         let is_end = self.reader.end_ids.contains(&token.id);
@@ -340,8 +369,9 @@ impl Generation {
         let reader = Reader::new(sampling, shape, &params, (state, info));
         let mut choices = Vec::new();
         for prompt in prompts {
+            count_params(&state.metrics, &params, prompt, info.max_model_len);
             let request = Request {
-                params: params.clone(),
+                params: sampling.params_for(&params, prompt, (state, shape)),
                 ..sampling.request(prompt.clone())
             };
             for receiver in state.submit(request).map_err(refused)? {
@@ -504,13 +534,17 @@ impl Generation {
         } else {
             None
         };
-        delta.stop = choice.reader.answer.stop().map(str::to_owned);
+        delta.stop = choice.reader.stop(reason, choice.last_id);
         if let Some(receiver) = choice.receiver.take() {
             receiver.finish(reason);
         }
         self.metrics
             .request_prompt_tokens
             .observe(f64::from(choice.prompt_tokens));
+        let computed = choice.prompt_tokens.saturating_sub(choice.cached.all);
+        self.metrics
+            .request_prefill_kv_computed_tokens
+            .observe(computed.into());
         self.metrics
             .request_generation_tokens
             .observe(f64::from(choice.completion_tokens));
@@ -545,6 +579,14 @@ impl Generation {
                 .observe(f64::from(most));
         }
     }
+}
+
+/// Counts what a request asks for.
+fn count_params(metrics: &Metrics, params: &SamplingParams, prompt: &[u32], context: u32) {
+    let room = context.saturating_sub(prompt.len() as u32);
+    let most = params.max_tokens.map_or(room, |most| most.min(room));
+    metrics.request_params_max_tokens.observe(most.into());
+    metrics.request_params_n.observe(params.n.into());
 }
 
 impl Generation {

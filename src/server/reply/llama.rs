@@ -1,7 +1,7 @@
 //! [`LlamaReply`]: the reply to `/completion` in llama.cpp's form.
 
 use super::ReplyForm;
-use super::generation::{Delta, PromptProgress, Totals};
+use super::generation::{Delta, PromptProgress, Stop, Totals};
 use super::logprobs::{TokenNames, finite};
 use super::timings::Timings;
 use crate::engine::handle::EngineInfo;
@@ -145,7 +145,10 @@ impl LlamaReply {
             has_new_line: self.has_new_line[delta.choice],
             truncated: finish == FinishReason::Length && count >= self.context,
             stop_type,
-            stopping_word: delta.stop.clone().unwrap_or_default(),
+            stopping_word: match &delta.stop {
+                Some(Stop::Text(text)) => text.clone(),
+                _ => String::new(),
+            },
             tokens_cached: count,
         }
     }

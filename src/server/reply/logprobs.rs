@@ -177,8 +177,9 @@ impl TokenNames {
                     token_id: id,
                     logprob: token.logprob.unwrap_or(LOGPROB_MIN),
                 };
-                let alternatives = token.top_logprobs.iter().chain([&chosen]);
-                alternatives
+                // The token itself comes first, also if it is among the likeliest ones.
+                let named = std::iter::once(&chosen).chain(&token.top_logprobs);
+                named
                     .map(|top| {
                         (
                             self.distinct(top.token_id),

@@ -16,6 +16,7 @@ pub(crate) mod ollama;
 pub(crate) mod openai;
 pub(crate) mod responses;
 mod timings;
+pub(crate) mod vectors;
 mod weight;
 
 use super::wire::error::{ApiError, Dialect};

@@ -1,11 +1,12 @@
 //! The objects of OpenAI's replies. Each type serves chunks and whole replies: a whole reply is the first chunk with
 //! the later ones appended.
 
-use super::generation::{PromptProgress, Totals};
+use super::generation::{PromptProgress, Stop, Totals};
 use super::logprobs::Logprobs;
 use super::timings::Timings;
 use crate::engine::request::{DraftReport, DraftSkip};
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -98,6 +99,9 @@ pub(super) struct Choice {
     pub(super) body: Body,
     pub(super) logprobs: Option<Logprobs>,
     pub(super) finish_reason: Option<&'static str>,
+    /// Beside the finish reason: what of the request ended the choice, or null.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) stop_reason: Option<Option<Stop>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) token_ids: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,6 +118,7 @@ impl Choice {
             body,
             logprobs: None,
             finish_reason: None,
+            stop_reason: None,
             token_ids: None,
             prompt_token_ids: None,
             prompt_logprobs: None,
@@ -144,8 +149,13 @@ pub(super) struct Message {
     /// Always null, and only in a whole message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refusal: Option<()>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) reasoning_content: Option<String>,
+    /// The reasoning before the answer.
+    #[serde(
+        flatten,
+        serialize_with = "under_both_names",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(super) reasoning: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tool_calls: Option<Vec<ToolCall>>,
 }
@@ -288,13 +298,14 @@ impl Choice {
             (ids, later) => *ids = ids.take().or(later),
         }
         self.finish_reason = later.finish_reason.or(self.finish_reason);
+        self.stop_reason = later.stop_reason.or(self.stop_reason.take());
     }
 }
 
 impl Message {
     fn append(&mut self, delta: Self) {
         self.role = self.role.or(delta.role);
-        push(&mut self.reasoning_content, delta.reasoning_content);
+        push(&mut self.reasoning, delta.reasoning);
         if let Some(content) = &mut self.content {
             push(content, delta.content.flatten());
         }
@@ -317,6 +328,17 @@ impl Message {
             );
         }
     }
+}
+
+/// Reasoning as vLLM's clients read it, and as DeepSeek's do.
+fn under_both_names<S: Serializer>(
+    reasoning: &Option<String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(2))?;
+    map.serialize_entry("reasoning_content", reasoning)?;
+    map.serialize_entry("reasoning", reasoning)?;
+    map.end()
 }
 
 /// Appends to a text that may be absent.

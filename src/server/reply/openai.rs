@@ -1,7 +1,7 @@
 //! [`OpenAiReply`]: the reply to a chat or a completion in OpenAI's form, with vLLM's additions.
 
 use super::ReplyForm;
-use super::generation::{Delta, PromptProgress, Totals};
+use super::generation::{Delta, PromptProgress, Stop, Totals};
 use super::logprobs::{Logprobs, TokenNames};
 use super::objects::{
     Body, Choice, Chunk, Debug, Difference, Drafts, Extras, FunctionCall, Message, PrefixMatch,
@@ -34,11 +34,15 @@ pub(crate) struct OpenAiReply {
     pub(super) prompts: Vec<PromptPart>,
     /// What was already sent, per choice.
     pub(super) progress: Vec<Progress>,
+    /// The tokens of all deltas that were already sent.
+    pub(super) sent: Totals,
 }
 
 /// Fields that every object begins with.
 pub(super) struct Head {
     pub(super) id: String,
+    /// What the ids of calls are made of: unlike `id`, it is never the client's.
+    pub(super) unique: String,
     pub(super) created: u64,
     pub(super) model: String,
     pub(super) fingerprint: String,
@@ -100,6 +104,7 @@ struct Beside {
     logprobs: Option<Logprobs>,
     token_ids: Option<Vec<u32>>,
     finish_reason: Option<&'static str>,
+    stop_reason: Option<Option<Stop>>,
     prompt_token_ids: Option<Vec<u32>>,
     prompt_logprobs: Option<Value>,
     debug: Option<Debug>,
@@ -133,6 +138,7 @@ impl OpenAiReply {
         };
         let head = Head {
             id: state.shared.new_id(id),
+            unique: state.shared.new_id("call"),
             created: platform::unix_time(),
             model: sampling.model.clone(),
             fingerprint: state.fingerprint(info),
@@ -162,7 +168,17 @@ impl OpenAiReply {
             tokens,
             prompts,
             progress,
+            sent: Totals::default(),
         }
+    }
+
+    /// With the id that the client gave to its request, if it did.
+    pub(crate) fn named(mut self, given: Option<&str>) -> Self {
+        if let Some(id) = given {
+            let kind = self.head.id.split('-').next().unwrap_or_default();
+            self.head.id = format!("{kind}-{id}");
+        }
+        self
     }
 
     fn json(&self, object: &'static str, chunk: &Chunk) -> String {
@@ -171,6 +187,7 @@ impl OpenAiReply {
             created,
             model,
             fingerprint,
+            ..
         } = &self.head;
         let service_tier = (self.kind == Kind::Chat).then_some(());
         let envelope = Envelope {
@@ -203,7 +220,7 @@ impl OpenAiReply {
         let is_empty = parts.is_empty();
         if !parts.reasoning.is_empty() {
             messages.push(Message {
-                reasoning_content: Some(parts.reasoning),
+                reasoning: Some(parts.reasoning),
                 ..Message::default()
             });
         }
@@ -236,9 +253,10 @@ impl OpenAiReply {
         }
     }
 
-    /// Unique, because the id of the reply is part of it.
+    /// Unique, because what is unique of the reply is part of it.
     fn call_id(&self, choice: usize, index: usize) -> String {
-        let hash = blake3::hash(format!("{} {choice} {index}", self.head.id).as_bytes()).to_hex();
+        let hash =
+            blake3::hash(format!("{} {choice} {index}", self.head.unique).as_bytes()).to_hex();
         format!("call_{}", &hash[..24])
     }
 
@@ -313,6 +331,7 @@ impl OpenAiReply {
             prompt_logprobs,
             token_ids,
             finish_reason: delta.finish.map(|finish| finish_name(finish, has_calls)),
+            stop_reason: delta.finish.map(|_| delta.stop.take()),
             logprobs: self.logprobs(delta, echo.is_some()),
             echo,
             debug: self.debug(delta),
@@ -324,6 +343,7 @@ impl OpenAiReply {
         let choice = Choice {
             logprobs: beside.logprobs,
             finish_reason: beside.finish_reason,
+            stop_reason: beside.stop_reason,
             token_ids: beside.token_ids,
             prompt_token_ids: beside.prompt_token_ids,
             prompt_logprobs: beside.prompt_logprobs,
@@ -336,31 +356,56 @@ impl OpenAiReply {
         self.chunk(choice, totals, extras)
     }
 
-    fn chat_chunks(&self, mut delta: Delta, beside: Beside, totals: Totals) -> Vec<Chunk> {
-        let index = delta.choice;
-        let bare = |message| Choice::new(index, Body::Delta(message));
+    /// The chunks of a message before any token: its role, then what it repeats of the conversation.
+    fn opening(&self, index: usize, beside: &mut Beside, totals: Totals) -> Vec<Chunk> {
+        let before = Totals {
+            completion_tokens: self.sent.completion_tokens,
+            reasoning_tokens: self.sent.reasoning_tokens,
+            ..totals
+        };
         let mut extras = Extras {
-            debug: beside.debug,
+            debug: beside.debug.take(),
+            prompt_token_ids: beside.prompt_token_ids.take(),
+            prompt_logprobs: if index == 0 {
+                beside.prompt_logprobs.take()
+            } else {
+                None
+            },
             ..Extras::default()
         };
-        let mut choices = Vec::new();
-        if beside.begins {
-            extras.prompt_token_ids = beside.prompt_token_ids;
-            if index == 0 {
-                extras.prompt_logprobs = beside.prompt_logprobs;
-            }
-            choices.push(bare(Message {
-                role: Some("assistant"),
-                content: Some(Some(String::new())),
-                ..Message::default()
-            }));
-        }
+        let role = Message {
+            role: Some("assistant"),
+            content: Some(Some(String::new())),
+            ..Message::default()
+        };
+        let repeated = beside.echo.take().map(|text| Message {
+            content: Some(Some(text)),
+            ..Message::default()
+        });
+        let messages = std::iter::once(role).chain(repeated);
+        let choices = messages.map(|message| Choice::new(index, Body::Delta(message)));
+        choices
+            .map(|choice| self.chunk(choice, before, std::mem::take(&mut extras)))
+            .collect()
+    }
+
+    fn chat_chunks(&self, mut delta: Delta, mut beside: Beside, totals: Totals) -> Vec<Chunk> {
+        let index = delta.choice;
+        let mut chunks = if beside.begins {
+            self.opening(index, &mut beside, totals)
+        } else {
+            Vec::new()
+        };
         let Beside {
             mut logprobs,
             mut token_ids,
             finish_reason,
+            stop_reason,
+            debug,
             ..
         } = beside;
+        let bare = |message| Choice::new(index, Body::Delta(message));
+        let mut choices = Vec::new();
         let has_ids = token_ids.as_ref().is_some_and(|ids| !ids.is_empty());
         let has_tokens = logprobs.is_some() || has_ids;
         for message in self.messages(&mut delta, has_tokens) {
@@ -374,13 +419,18 @@ impl OpenAiReply {
         if finish_reason.is_some() {
             choices.push(Choice {
                 finish_reason,
+                stop_reason,
                 ..bare(Message::default())
             });
         }
-        choices
-            .into_iter()
-            .map(|choice| self.chunk(choice, totals, std::mem::take(&mut extras)))
-            .collect()
+        let mut extras = Extras {
+            debug,
+            ..Extras::default()
+        };
+        let choices = choices.into_iter();
+        chunks
+            .extend(choices.map(|choice| self.chunk(choice, totals, std::mem::take(&mut extras))));
+        chunks
     }
 
     /// The likeliest choices of each prompt by the mean logprob of their tokens, renumbered.
@@ -415,7 +465,11 @@ impl ReplyForm for OpenAiReply {
         let beside = self.beside(&mut delta, begins);
         match self.kind {
             Kind::Completion => vec![self.completion_chunk(&delta, beside, totals)],
-            Kind::Chat => self.chat_chunks(delta, beside, totals),
+            Kind::Chat => {
+                let chunks = self.chat_chunks(delta, beside, totals);
+                self.sent = totals;
+                chunks
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::engine::handle::EngineInfo;
 use crate::platform;
-use crate::server::guards::Client;
+use crate::server::guards::{Client, GivenId};
 use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::prepared::TemplateForm;
 use crate::server::parameters::sampling::{Sampling, SamplingRequest, Shape};
@@ -29,19 +29,40 @@ pub(crate) async fn chat(
     State(state): State<ModelState>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let client = Client::of(&request);
+    let (client, id) = (Client::of(&request), GivenId::of(&request));
     let request: ChatRequest = read::read(request, &state).await?;
+    answer(&state, (client, id), request).await
+}
+
+/// The answer to a chat request, which may name it.
+pub(crate) async fn answer(
+    state: &ModelState,
+    (client, id): (Client, GivenId),
+    request: ChatRequest,
+) -> Result<Response, ApiError> {
+    let echoes = request.echo;
+    let turn = turn(request)?;
+    let echo = if echoes {
+        turn.conversation.last_answer()
+    } else {
+        None
+    };
     let Begun {
         generation,
         sampling,
         prompts,
         info,
-    } = begin(&state, client, turn(request)?).await?;
+    } = begin(state, client, turn).await?;
+    // A conversation that is echoed has one prompt.
     let prompts = prompts
         .into_iter()
-        .map(|ids| PromptPart { ids, echo: None })
+        .map(|ids| PromptPart {
+            ids,
+            echo: echo.clone(),
+        })
         .collect();
-    let form = OpenAiReply::new(Kind::Chat, (&state, info), &sampling, prompts);
+    let form =
+        OpenAiReply::new(Kind::Chat, (state, info), &sampling, prompts).named(id.0.as_deref());
     respond(generation, form, sampling.stream).await
 }
 
@@ -252,6 +273,7 @@ impl ChatForm {
             answer: AnswerParser::new(format, start, &tools),
             kept_ids: format.kept_ids(tokenizer, tools.shown.is_some()),
             end_ids: Vec::new(),
+            format: Some(format),
         }
     }
 }
@@ -284,6 +306,7 @@ pub(crate) async fn rendered<T: Send + 'static>(
     (conversation, names, bytes_max): (Conversation, Names, usize),
     render: impl Fn(&TextModel, &ChatInput<'_>) -> Result<T, PromptError> + Send + 'static,
 ) -> Result<T, ApiError> {
+    let conversation = conversation.with_defaults(&state.options.template_defaults);
     let info = state.ready()?;
     let shows_tools = state
         .text

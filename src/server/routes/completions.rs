@@ -1,6 +1,6 @@
 //! `POST /v1/completions`: a prompt, several, or lists of token ids, each continued `n` times.
 
-use crate::server::guards::Client;
+use crate::server::guards::{Client, GivenId};
 use crate::server::parameters::prompts::{GapFields, Prompt, Prompts};
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::{SamplingRequest, Shape};
@@ -23,7 +23,7 @@ pub(crate) async fn completions(
     State(state): State<ModelState>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let client = Client::of(&request);
+    let (client, id) = (Client::of(&request), GivenId::of(&request));
     let request: CompletionRequest = read::read(request, &state).await?;
     let info = state.ready()?;
     let echo = request.echo;
@@ -57,7 +57,8 @@ pub(crate) async fn completions(
         .collect();
     let parts = parts(&state, &ids, echo.then_some(sampling.skip_special)).await?;
     let generation = Generation::submit(&state, &ids, &sampling, &shape)?;
-    let form = OpenAiReply::new(Kind::Completion, (&state, info), &sampling, parts);
+    let form =
+        OpenAiReply::new(Kind::Completion, (&state, info), &sampling, parts).named(id.0.as_deref());
     respond(generation, form, sampling.stream).await
 }
 

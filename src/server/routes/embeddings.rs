@@ -6,21 +6,26 @@
 use crate::engine::request::{
     Event, Pooling, PromptEvent, Request as EngineRequest, RequestError, SamplingParams,
 };
-use crate::server::guards::Client;
-use crate::server::parameters::prompts::Prompts;
+use crate::platform;
+use crate::server::guards::{Client, read_object};
+use crate::server::parameters::conversation::Conversation;
+use crate::server::parameters::prompts::{Prompt, Prompts};
 use crate::server::parameters::read;
-use crate::server::parameters::sampling::{prompt_tokens_max, truncated};
-use crate::server::parameters::table::{EmbeddingRequest, LlamaEmbeddingRequest, Queueing};
-use crate::server::state::ModelState;
+use crate::server::parameters::sampling::Truncation;
+use crate::server::parameters::table::{
+    EmbeddingChatRequest, EmbeddingRequest, LlamaEmbeddingRequest, Queueing,
+};
+use crate::server::reply::vectors::{VectorForm, Vectors};
+use crate::server::routes::chat;
+use crate::server::state::{ModelState, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, Names, name_of};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
-use base64::Engine as _;
+use axum::response::{IntoResponse as _, Response};
 use futures_util::{StreamExt, TryStreamExt};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 /// The engine's field names and those of an embeddings request, where they differ.
 const NAMES: Names = &[("prompt", "input")];
@@ -60,27 +65,11 @@ impl Inputs {
     }
 }
 
-#[derive(Serialize)]
-struct Entry {
-    object: &'static str,
-    index: usize,
-    embedding: Vector,
-}
-
 /// An embedding in llama.cpp's form.
 #[derive(Serialize)]
 struct LlamaEntry {
     index: usize,
     embedding: [Vec<f32>; 1],
-}
-
-/// The two encodings of a vector.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Vector {
-    Floats(Vec<f32>),
-    /// Little-endian f32 values.
-    Base64(String),
 }
 
 /// Embeds every input.
@@ -89,37 +78,63 @@ pub(crate) async fn embeddings(
     request: Request,
 ) -> Result<Response, ApiError> {
     let client = Client::of(&request);
-    let request: EmbeddingRequest = read::read(request, &state).await?;
-    let model = state.model(request.target.model)?;
-    let as_base64 = request.encoding_format == Some("base64");
+    let owned = state.clone();
+    let request = read_object(request, &state.shared, move |body| {
+        Asked::read(body, &owned)
+    });
+    let (target, form, inputs) = match request.await? {
+        Asked::Inputs(request) => {
+            let inputs = Inputs {
+                add_special: request.add_special_tokens,
+                ..Inputs::new(request.input, request.queueing)
+            };
+            (request.target, request.form, inputs)
+        }
+        Asked::Chat(request) => {
+            let mut conversation = Conversation::new(request.conversation)?;
+            conversation.add_generation_prompt = request.add_generation_prompt;
+            let bytes_max = prompt_bytes_max(state.ready()?);
+            let ids = chat::prompt(&state, conversation, chat::NAMES, bytes_max).await?;
+            let inputs = Inputs {
+                names: chat::NAMES,
+                ..Inputs::new(Prompts(vec![Prompt::Ids(ids)]), request.queueing)
+            };
+            (request.target, request.form, inputs)
+        }
+    };
+    let model = state.model(target.model)?;
     let inputs = Inputs {
-        add_special: request.add_special_tokens,
-        pooling: pooling(request.pooling),
-        normalize: request.normalize,
-        dimensions: request.dimensions.map(|count| count as usize),
-        ..Inputs::new(request.input, request.queueing)
+        pooling: pooling(form.pooling),
+        normalize: form.normalize,
+        dimensions: form.dimensions.map(|count| count as usize),
+        ..inputs
     };
     let (vectors, prompt_tokens) = vectors(&state, client, inputs).await?;
-    let entries = vectors.into_iter().enumerate().map(|(index, vector)| {
-        let embedding = if as_base64 {
-            Vector::base64(&vector)
+    VectorForm::new(&form).reply(Vectors {
+        id: state.shared.new_id("embd"),
+        created: platform::unix_time(),
+        model,
+        vectors,
+        prompt_tokens,
+    })
+}
+
+/// The forms of a request.
+enum Asked {
+    Inputs(Box<EmbeddingRequest>),
+    Chat(Box<EmbeddingChatRequest>),
+}
+
+impl Asked {
+    fn read(body: Map<String, Value>, state: &ModelState) -> Result<Self, ApiError> {
+        if read::has(&body, "messages") {
+            let request = read::whole(body, state)?;
+            Ok(Self::Chat(Box::new(request)))
         } else {
-            Vector::Floats(vector)
-        };
-        Entry {
-            object: "embedding",
-            index,
-            embedding,
+            let request = read::whole(body, state)?;
+            Ok(Self::Inputs(Box::new(request)))
         }
-    });
-    let data =
-        serde_json::to_string(&entries.collect::<Vec<_>>()).map_err(|_| ApiError::internal())?;
-    let usage = json!({"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens});
-    // Serialized directly: as JSON values, f32 would become f64 with more digits.
-    let model = Value::from(model);
-    let body =
-        format!("{{\"object\":\"list\",\"data\":{data},\"model\":{model},\"usage\":{usage}}}");
-    Ok(([(CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
+    }
 }
 
 /// Embeds every input, in llama.cpp's form: one vector for each, in a list of its own.
@@ -181,7 +196,7 @@ pub(crate) async fn vectors(
         names,
         dimensions,
     } = inputs;
-    let most = prompt_tokens_max(&queueing, info.max_model_len);
+    let truncation = Truncation::new(&queueing, info.max_model_len);
     let base = EngineRequest {
         params: SamplingParams {
             max_tokens: Some(1),
@@ -196,17 +211,18 @@ pub(crate) async fn vectors(
     let checked = base.check_without_prompt(info.vocab, info.max_model_len);
     checked.map_err(|error| ApiError::refused(&error, names))?;
 
-    let inputs = if truncates {
-        prompts
-            .encode_beginning(state, info.max_model_len as usize)
-            .await?
-    } else {
-        if most.is_none() {
-            prompts.check_bytes(name_of("prompt", names), info)?;
+    if !truncates && !truncation.is_asked() {
+        prompts.check_bytes(name_of("prompt", names), info)?;
+    }
+    let inputs = match truncation.beginning() {
+        Some(most) if add_special => prompts.encode_beginning(state, most).await?,
+        _ if truncates => {
+            let room = info.max_model_len as usize;
+            prompts.encode_beginning(state, room).await?
         }
-        prompts.encode(state, add_special).await?
+        _ => prompts.encode(state, add_special).await?,
     };
-    let inputs: Vec<_> = inputs.into_iter().map(|ids| truncated(ids, most)).collect();
+    let inputs: Vec<_> = inputs.into_iter().map(|ids| truncation.of(ids)).collect();
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
     let _active = state.count_answer();
     let all = inputs.into_iter().map(|ids| {
@@ -269,14 +285,4 @@ fn finished(mut vector: Vec<f32>, dimensions: Option<usize>, normalize: bool) ->
             .for_each(|value| *value = (f64::from(*value) / length) as f32);
     }
     vector
-}
-
-impl Vector {
-    fn base64(vector: &[f32]) -> Self {
-        let bytes: Vec<u8> = vector
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
-        Self::Base64(base64::engine::general_purpose::STANDARD.encode(bytes))
-    }
 }

@@ -32,7 +32,8 @@ impl Series {
         stats.requests_waiting += view.waiting as u64;
         let info = engine.and_then(|engine| engine.info().cloned());
         Self {
-            label: format!("model_name=\"{model}\""),
+            // As in vLLM, where several engines may serve a model.
+            label: format!("engine=\"0\",model_name=\"{model}\""),
             stats,
             info,
             view,

@@ -1,6 +1,7 @@
 //! One file per endpoint; `table` lists every path. A handler reads its request with `parameters`, submits it, and
 //! passes the generation to `reply`. No JSON object is built in two handlers, and none knows sockets.
 
+pub(crate) mod batch;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
@@ -19,3 +20,4 @@ pub(crate) mod table;
 pub(crate) mod tokens;
 #[cfg(feature = "server")]
 pub(crate) mod ui;
+pub(crate) mod vllm;

@@ -117,11 +117,9 @@ async fn rerank_texts(
     state.model(request.judging.target.model.clone())?;
     if request.truncate {
         let room = room(state, &request.query, &request.judging, NAMES).await?;
-        let asked = request
-            .judging
-            .max_tokens_per_doc
-            .or(request.judging.truncate_prompt_tokens);
-        request.judging.max_tokens_per_doc = Some(asked.unwrap_or(room).min(room));
+        let asked = request.judging.document_tokens_max();
+        let most = asked.map_or(room, |asked| room.min(asked as i64));
+        request.judging.max_tokens_per_doc = Some(most);
     }
     let pairs = request
         .texts
@@ -184,21 +182,18 @@ pub(crate) async fn score(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let client = Client::of(&request);
-    let ScoreRequest {
-        judging,
-        text_1,
-        text_2,
-    } = read::read(request, &state).await?;
+    let request: ScoreRequest = read::read(request, &state).await?;
+    let ((query, queries), (document, documents), judging) = request.pairs()?;
     let model = state.model(judging.target.model.clone())?;
-    if text_1.len() > 1 && text_1.len() != text_2.len() {
+    if queries.len() > 1 && queries.len() != documents.len() {
         let message = format!(
-            "`text_1` must be one text, or as many as `text_2` ({}), not {}",
-            text_2.len(),
-            text_1.len()
+            "`{query}` must be one text, or as many as `{document}` ({}), not {}",
+            documents.len(),
+            queries.len()
         );
-        return Err(ApiError::invalid("text_1", message));
+        return Err(ApiError::invalid(query, message));
     }
-    let pairs = text_1.iter().cycle().cloned().zip(text_2).collect();
+    let pairs = queries.iter().cycle().cloned().zip(documents).collect();
     let (scores, tokens) = scores(&state, client, pairs, judging, NAMES).await?;
     let data: Vec<_> = scores
         .into_iter()
@@ -228,11 +223,8 @@ async fn scores(
         let message = "`instruction` is longer than the context";
         return Err(ApiError::invalid("instruction", message));
     }
-    if let Some(most) = judging
-        .max_tokens_per_doc
-        .or(judging.truncate_prompt_tokens)
-    {
-        pairs = cut(state, pairs, most as usize, names).await?;
+    if let Some(most) = judging.document_tokens_max() {
+        pairs = cut(state, pairs, (most, judging.keeps_end()), names).await?;
     }
     match state.reranker() {
         Reranker::YesNo => judged(state, client, pairs, (&judging, names)).await,
@@ -240,11 +232,11 @@ async fn scores(
     }
 }
 
-/// The pairs with at most `most` tokens of each document.
+/// The pairs with at most `most` tokens of each document: its first ones, or its last ones.
 async fn cut(
     state: &ModelState,
     pairs: Vec<(String, String)>,
-    most: usize,
+    (most, keeps_end): (usize, bool),
     names: Names,
 ) -> Result<Vec<(String, String)>, ApiError> {
     let bytes = pairs.iter().map(|(_, document)| document.len()).sum();
@@ -261,15 +253,15 @@ async fn cut(
                     if ids.len() <= most {
                         return Ok((query, document));
                     }
+                    let kept = if keeps_end {
+                        &ids[ids.len() - most..]
+                    } else {
+                        &ids[..most]
+                    };
                     // A character that is cut in two is left out.
                     let mut decoder = TextStream::new(Some(tokenizer.clone()), &[], false);
-                    Ok((
-                        query,
-                        ids[..most]
-                            .iter()
-                            .map(|id| decoder.push(*id).text)
-                            .collect(),
-                    ))
+                    let document = kept.iter().map(|id| decoder.push(*id).text).collect();
+                    Ok((query, document))
                 })
                 .collect::<Result<_, crate::text::TokenizerError>>()
         })

@@ -128,6 +128,17 @@ pub(crate) async fn delete(
     ))
 }
 
+/// Refused in OpenAI's words: responses are complete when they are stored.
+pub(crate) async fn cancel(
+    State(state): State<ServerState>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    stored(&state.shared, Client::of(&request), &id)?;
+    let message = "Cannot cancel a synchronous response.";
+    Err(ApiError::invalid("response_id", message))
+}
+
 /// The items of a stored response's input, newest first unless `order` is `asc`; `after` is the id of an item.
 pub(crate) async fn input_items(
     State(state): State<ServerState>,

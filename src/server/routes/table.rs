@@ -12,16 +12,16 @@ use crate::server::parameters::ollama::{
 use crate::server::parameters::rerank::{RerankDocumentsRequest, RerankTextsRequest, ScoreRequest};
 use crate::server::parameters::responses::{InputTokensRequest, ResponsesRequest};
 use crate::server::parameters::table::{
-    ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, InfillRequest,
-    LlamaEmbeddingRequest, LlamaRequest, LoadRequest, RenderChatRequest, RenderCompletionRequest,
-    TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
+    ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingChatRequest, EmbeddingRequest,
+    InfillRequest, LlamaEmbeddingRequest, LlamaRequest, LoadRequest, RenderChatRequest,
+    RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
 };
 use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, one_of};
 #[cfg(feature = "server")]
 use crate::server::routes::ui;
 use crate::server::routes::{
-    chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama, rerank,
-    responses, tokens,
+    batch, chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama,
+    rerank, responses, tokens, vllm,
 };
 use crate::server::state::ServerState;
 use axum::Json;
@@ -125,6 +125,15 @@ fn state_routes() -> Vec<Route> {
             ),
         ),
         Route::server(
+            &["/reset_prefix_cache"],
+            post(vllm::reset_prefix_cache),
+            Operation::get(
+                "Lets no later prompt share what is cached now.",
+                Answer::Object,
+            )
+            .under(&["post"]),
+        ),
+        Route::server(
             &["/load"],
             get(load::load),
             Operation::get(
@@ -216,7 +225,54 @@ fn chat_routes() -> Vec<Route> {
                 Answer::One("TokenIds"),
             ),
         ),
+        Route::model(
+            &["/v1/chat/completions/batch"],
+            post(batch::chats),
+            Operation::post(
+                "Answers several conversations at once, as vLLM does.",
+                Body {
+                    name: "BatchChatRequest",
+                    schema: batch_schema,
+                    example: || json!({"messages": [[{"role": "user", "content": "Hello!"}]], "max_tokens": 16}),
+                },
+                Answer::One("ChatAnswer"),
+            ),
+        ),
+        Route::model(
+            &["/invocations"],
+            post(vllm::invocations),
+            Operation::post(
+                "Answers a request of any kind, by the fields that it has, as SageMaker calls models.",
+                Body {
+                    name: "Invocation",
+                    schema: invocation_schema,
+                    example: || json!({"prompt": "Once upon a time", "max_tokens": 16}),
+                },
+                Answer::OneOrStream("CompletionAnswer"),
+            ),
+        ),
     ]
+}
+
+/// A chat request with a list of conversations.
+fn batch_schema(body: &Body, bounds: &Bounds) -> Value {
+    let chat = Body::of::<ChatRequest>(body.example);
+    let mut schema = (chat.schema)(&chat, bounds);
+    let messages = schema["properties"]["messages"].take();
+    schema["properties"]["messages"] = json!({"type": "array", "minItems": 1, "items": messages,
+        "description": "The conversations."});
+    schema["title"] = body.name.into();
+    schema
+}
+
+/// The forms of a request to `/invocations`.
+fn invocation_schema(body: &Body, bounds: &Bounds) -> Value {
+    let chat = Body::of::<ChatRequest>(
+        || json!({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}),
+    );
+    let completion = Body::of::<CompletionRequest>(body.example);
+    let embedding = Body::of::<EmbeddingRequest>(|| json!({"input": ["Hello", "A fox"]}));
+    one_of(body.name, &[chat, completion, embedding], bounds)
 }
 
 /// A conversation whose prompt is shown.
@@ -259,6 +315,15 @@ fn responses_routes() -> Vec<Route> {
             ],
             get(responses::input_items),
             Operation::get("The items of a response's input.", Answer::Object),
+        ),
+        Route::server(
+            &["/v1/responses/{id}/cancel", "/responses/{id}/cancel"],
+            post(responses::cancel),
+            Operation::get(
+                "Refused: a response is complete when it is stored.",
+                Answer::Object,
+            )
+            .under(&["post"]),
         ),
     ]
 }
@@ -323,8 +388,12 @@ fn embedding_routes() -> Vec<Route> {
         &["/v1/embeddings", "/embeddings"],
         post(embeddings::embeddings),
         Operation::post(
-            "Texts or token ids as vectors.",
-            Body::of::<EmbeddingRequest>(|| json!({"input": ["Hello", "A fox"]})),
+            "Texts, token ids or a conversation as vectors.",
+            Body {
+                name: "EmbeddingsRequest",
+                schema: embedding_schema,
+                example: || json!({"input": ["Hello", "A fox"]}),
+            },
             Answer::One("EmbeddingAnswer"),
         ),
     )]
@@ -341,6 +410,15 @@ fn llama_embedding_routes() -> Vec<Route> {
             Answer::Objects,
         ),
     )]
+}
+
+/// The two forms of a request to `/v1/embeddings`.
+fn embedding_schema(body: &Body, bounds: &Bounds) -> Value {
+    let inputs = Body::of::<EmbeddingRequest>(body.example);
+    let chat = Body::of::<EmbeddingChatRequest>(
+        || json!({"messages": [{"role": "user", "content": "Hello!"}]}),
+    );
+    one_of(body.name, &[inputs, chat], bounds)
 }
 
 /// Documents by how well they answer a query.

@@ -163,15 +163,18 @@ pub(crate) async fn count_chat(
     State(state): State<ModelState>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let ids = rendered(&state, request).await?;
+    let request: RenderChatRequest = read::read_part(request, &state).await?;
+    let ids = prompt_of_chat(&state, request).await?;
     Ok(Json(
         json!({"object": "response.input_tokens", "input_tokens": ids.len()}),
     ))
 }
 
 /// The prompt of a chat request.
-async fn rendered(state: &ModelState, request: Request) -> Result<Vec<u32>, ApiError> {
-    let request: RenderChatRequest = read::read_part(request, state).await?;
+async fn prompt_of_chat(
+    state: &ModelState,
+    request: RenderChatRequest,
+) -> Result<Vec<u32>, ApiError> {
     state.model(request.target.model)?;
     let conversation = Conversation::new(request.conversation)?;
     chat::prompt(state, conversation, chat::NAMES, state.text_bytes_max()?).await
@@ -220,7 +223,33 @@ pub(crate) async fn render_chat(
     State(state): State<ModelState>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    Ok(Json(json!({"token_ids": rendered(&state, request).await?})))
+    let request: RenderChatRequest = read::read_part(request, &state).await?;
+    let has_offsets = request.return_token_offsets;
+    let ids = prompt_of_chat(&state, request).await?;
+    rendered(&state, &ids, has_offsets).map(Json)
+}
+
+/// A prompt, and where its tokens are if that is asked for.
+fn rendered(state: &ModelState, ids: &[u32], has_offsets: bool) -> Result<Value, ApiError> {
+    let mut prompt = json!({"token_ids": ids});
+    if has_offsets {
+        prompt["token_offsets"] = offsets(tokenizer(state)?, ids).into();
+    }
+    Ok(prompt)
+}
+
+/// Where each token is in the text of all, in characters. Tokens that share a character are all where it is.
+fn offsets(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<[usize; 2]> {
+    let mut characters: usize = 0;
+    let of_token = |id: &u32| {
+        let bytes = tokenizer.token_bytes(*id, None);
+        let begins = |byte: &u8| byte & 0xC0 != 0x80;
+        let is_rest = bytes.first().is_some_and(|first| !begins(first));
+        let start = characters.saturating_sub(usize::from(is_rest));
+        characters += bytes.iter().filter(|byte| begins(byte)).count();
+        [start, characters]
+    };
+    ids.iter().map(of_token).collect()
 }
 
 /// `POST /v1/completions/render`: the prompts of a completions request.
@@ -234,10 +263,7 @@ pub(crate) async fn render_completions(
         .prompt
         .encode(&state, request.add_special_tokens)
         .await?;
-    Ok(Json(
-        prompts
-            .into_iter()
-            .map(|ids| json!({"token_ids": ids}))
-            .collect(),
-    ))
+    let prompts = prompts.iter();
+    let rendered = prompts.map(|ids| rendered(&state, ids, request.return_token_offsets));
+    rendered.collect::<Result<Value, _>>().map(Json)
 }

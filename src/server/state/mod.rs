@@ -55,6 +55,8 @@ const NAMES_MAX: usize = 256;
 const OFFLOADS_MAX: usize = 64;
 /// Domain of the digests of keys that own cached blocks.
 const CACHE_OWNER: &str = "folio: the API key that owns cached blocks";
+/// Context of the owner of blocks that were cached after a reset.
+const CACHE_RESET: &str = "folio: who owns cached blocks after a reset";
 pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {
     (info.max_model_len as usize)
         .saturating_mul(BYTES_PER_TOKEN_MAX)
@@ -189,6 +191,16 @@ pub struct ServerOptions {
     /// Clients with different keys share the cached beginnings of their prompts. Then each can find out what others
     /// have asked, by the time that its answers take.
     pub share_prefixes: bool,
+    /// The path under which a proxy offers this server, such as `/llm`; paths of requests may begin with it.
+    pub root_path: Option<String>,
+    /// Streams end with the numbers of tokens, whatever a request says.
+    pub force_usage: bool,
+    /// Logprobs name tokens by id, whatever a request says.
+    pub tokens_as_ids: bool,
+    /// Variables of the chat template for requests that do not set them.
+    pub template_defaults: serde_json::Map<String, serde_json::Value>,
+    /// Maximum tokens of an answer, whatever a request says; `None`: what fits into the context.
+    pub max_new_tokens: Option<u32>,
     /// Refuse unknown request fields; otherwise they are logged and ignored.
     pub strict_fields: bool,
 }
@@ -212,6 +224,8 @@ pub(crate) struct Shared {
     pub(crate) compilations: Compilations,
     /// Whose cached blocks a client's prompts share, by the index of its key; empty: all clients share all of them.
     cache_owners: Vec<CacheOwner>,
+    /// Number of resets of the prefix cache.
+    prefix_resets: AtomicU64,
     /// The memory of all requests.
     pub(crate) memory: Arc<RequestMemory>,
     /// Names of unknown request fields and tools that were already logged.
@@ -293,6 +307,7 @@ impl Shared {
         };
         Self {
             cache_owners: cache_owners(&options),
+            prefix_resets: AtomicU64::new(0),
             memory: RequestMemory::new(options.limits.requests_bytes_max),
             compilations: Compilations::new(options.api_keys.len()),
             options,
@@ -307,9 +322,23 @@ impl Shared {
         }
     }
 
-    /// Whose cached blocks a client's prompts share.
+    /// Whose cached blocks a client's prompts share. After a reset it is somebody else, who has none yet.
     pub(crate) fn cache_owner(&self, client: u32) -> Option<CacheOwner> {
-        self.cache_owners.get(client as usize).copied()
+        let owner = self.cache_owners.get(client as usize).copied();
+        let resets = self.prefix_resets.load(Ordering::Relaxed);
+        if resets == 0 {
+            return owner;
+        }
+        let mut hasher = blake3::Hasher::new_derive_key(CACHE_RESET);
+        hasher.update(&self.created.to_le_bytes());
+        hasher.update(&resets.to_le_bytes());
+        hasher.update(&owner.unwrap_or_default());
+        Some(*hasher.finalize().as_bytes())
+    }
+
+    /// Lets no later prompt share blocks that are cached now.
+    pub(crate) fn reset_prefixes(&self) {
+        self.prefix_resets.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether a name of a client's is seen for the first time, so that it is logged. After many names, none is new.

@@ -155,14 +155,7 @@ impl AnswerParser {
             return self;
         }
         let form = match self.form {
-            Form::Tagged { reasoning, calls } => Form::Tagged {
-                reasoning: if parsing.reasoning { reasoning } else { None },
-                calls: if parsing.calls {
-                    calls
-                } else {
-                    Box::new(CallParser::Off)
-                },
-            },
+            Form::Tagged(tagged) => Form::Tagged(tagged.telling_apart(parsing)),
             // Both are messages of one notation.
             Form::Harmony(_) => return Self::plain(),
         };

@@ -1,5 +1,6 @@
 //! [`Tagged`]: answers whose thought is in tags. What follows it is content and calls; a call also ends the thought.
 
+use super::Parsing;
 use super::marker::Marker;
 use super::parts::Parts;
 use super::reasoning::Splitter;
@@ -26,6 +27,23 @@ impl Tagged {
             thought: None,
             calls: Box::new(calls),
             late: None,
+        }
+    }
+
+    /// Sets which parts are told apart.
+    pub(super) fn telling_apart(self, parsing: Parsing) -> Self {
+        Self {
+            reasoning: if parsing.reasoning {
+                self.reasoning
+            } else {
+                None
+            },
+            calls: if parsing.calls {
+                self.calls
+            } else {
+                Box::new(CallParser::Off)
+            },
+            ..self
         }
     }
 

@@ -15,12 +15,14 @@ mod costs;
 mod gbnf;
 mod references;
 mod spec;
+mod structural_tag;
 mod subschemas;
 mod vocabulary;
 mod watch;
 
 pub(crate) use references::pointer;
 pub use spec::{GrammarError, GrammarSpec, schema_as_json, schema_in_lark};
+pub use structural_tag::structural_tag;
 pub use watch::{Waiting, Watched};
 
 use super::Tokenizer;

@@ -120,6 +120,17 @@ pub(crate) fn place(text: &str) -> Result<String> {
     }
 }
 
+/// The path under which a proxy offers the server, without a slash at its end.
+pub(crate) fn root_path(text: &str) -> Result<String> {
+    let path = text.trim_end_matches('/');
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~".contains(&byte);
+    ensure!(
+        path.is_empty() || (path.starts_with('/') && path.bytes().all(is_plain)),
+        "expected a path such as /llm"
+    );
+    Ok(path.to_owned())
+}
+
 /// A host name or address as in a `Host` header, without its port, or `*`.
 pub(crate) fn host(text: &str) -> Result<String> {
     let is_address = text
@@ -165,6 +176,7 @@ pub(crate) fn own_names(name: &str) -> Vec<String> {
 /// An origin as browsers send it (scheme, host and port, without a trailing slash), in which `*` stands for any
 /// characters of host and port. A scheme that belongs to one application may stand alone: `app://`.
 fn origin(text: &str) -> Result<String> {
+    let text = without_list(text);
     match text.split_once("://") {
         Some((scheme, "")) if is_scheme(scheme) && !["http", "https"].contains(&scheme) => {
             return Ok(format!("{scheme}://*"));
@@ -179,6 +191,17 @@ fn origin(text: &str) -> Result<String> {
         _ => {}
     }
     bail!("expected an origin such as https://example.org, or *")
+}
+
+/// An entry of a JSON list, as vLLM takes origins, whose commas have already separated it.
+fn without_list(text: &str) -> &str {
+    let text = text.trim();
+    let text = text.strip_prefix('[').unwrap_or(text).trim();
+    let Some(text) = text.strip_prefix('"') else {
+        return text;
+    };
+    let text = text.strip_suffix(']').unwrap_or(text).trim();
+    text.strip_suffix('"').unwrap_or(text)
 }
 
 fn is_scheme(scheme: &str) -> bool {

@@ -84,7 +84,7 @@ fn load(
     let (engine, text, defaults) = (
         session.handle.clone(),
         session.text.clone(),
-        session.defaults(),
+        model.defaults(session.defaults()),
     );
     Ok(LoadedModel {
         engine,

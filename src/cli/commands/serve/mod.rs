@@ -8,6 +8,8 @@
 mod access;
 pub(crate) mod config;
 mod fleet;
+pub(crate) mod foreign;
+mod generation;
 mod open_files;
 pub(crate) mod served;
 mod traces;
@@ -66,6 +68,21 @@ pub(crate) struct ServeArgs {
         default_value_t = 8000
     )]
     port: u16,
+    /// Unix socket to listen on, as --host unix:PATH; host and port do not count then
+    #[arg(help_heading = "Server", long, env = "FOLIO_UDS", value_name = "PATH")]
+    uds: Option<String>,
+    /// Path under which a proxy offers this server; paths of requests may begin with it
+    #[arg(help_heading = "Server", long, env = "FOLIO_ROOT_PATH", value_name = "PATH",
+          value_parser = access::root_path)]
+    root_path: Option<String>,
+    /// Streams end with the token counts, whatever `stream_options` says
+    #[arg(help_heading = "Server", long, env = "FOLIO_ENABLE_FORCE_INCLUDE_USAGE",
+          value_parser = BoolishValueParser::new())]
+    enable_force_include_usage: bool,
+    /// Logprobs name tokens by id (`token_id:123`), as if requests had `return_tokens_as_token_ids`
+    #[arg(help_heading = "Server", long, env = "FOLIO_RETURN_TOKENS_AS_TOKEN_IDS",
+          value_parser = BoolishValueParser::new())]
+    return_tokens_as_token_ids: bool,
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]
@@ -173,7 +190,11 @@ impl Serving {
             &model.args.model,
             &model.args.engine,
         )?);
-        let state = session.api_state(model.names.clone(), model.options(options));
+        let options = ServerOptions {
+            defaults: model.defaults(session.defaults()),
+            ..model.options(options)
+        };
+        let state = session.api_state_with(model.names.clone(), options);
         Ok(Self::One(session, state))
     }
 
@@ -226,7 +247,10 @@ async fn when_set<T>(cell: &OnceCell<T>) -> &T {
 }
 
 pub(crate) fn run(args: ServeArgs, given: &ArgMatches) -> Result<()> {
-    let (args, models, has_tables) = with_config(args, given)?;
+    let (mut args, models, has_tables) = with_config(args, given)?;
+    if let Some(path) = args.uds.take() {
+        args.host = access::place(&format!("{}{path}", access::UNIX)).context("--uds")?;
+    }
     let access = args.access.read()?;
     if let Some(folder) = &args.response_store {
         fs::create_dir_all(folder)
@@ -336,12 +360,13 @@ pub(crate) fn command() -> clap::Command {
 
 /// The options with those of --config, the models, and whether they are tables of the file.
 fn with_config(args: ServeArgs, given: &ArgMatches) -> Result<(ServeArgs, Vec<Served>, bool)> {
+    tell_of_foreign(&args.served)?;
     let Some(path) = &args.config else {
         let named = served::named(&args.first, given)?;
         let models = served::models(Vec::new(), &named, &args.served)?;
         return Ok((args, models, false));
     };
-    let typed: Vec<_> = std::env::args_os().skip(2).collect();
+    let typed = foreign::with_long_names(std::env::args_os().skip(2));
     let file = Some(ConfigFile::read(path)?);
     let sources = Sources {
         command: command(),
@@ -353,6 +378,10 @@ fn with_config(args: ServeArgs, given: &ArgMatches) -> Result<(ServeArgs, Vec<Se
     let context = || format!("--config {}", path.display());
     let (all, given) = sources.parse::<ServeArgs>(None).with_context(context)?;
     let tables = sources.tables::<ServeArgs>().with_context(context)?;
+    let of_file = tables.iter().map(|(_, args)| args).chain([&all]);
+    for args in of_file {
+        tell_of_foreign(&args.served).with_context(context)?;
+    }
     let tables: Vec<_> = tables
         .into_iter()
         .map(|(name, args)| (name, args.served))
@@ -360,6 +389,17 @@ fn with_config(args: ServeArgs, given: &ArgMatches) -> Result<(ServeArgs, Vec<Se
     let (named, has_tables) = (served::named(&all.first, &given)?, !tables.is_empty());
     let models = served::models(tables, &named, &all.served)?;
     Ok((all, models, has_tables))
+}
+
+/// Says which options of vLLM's change nothing here.
+///
+/// # Errors
+/// One that asks for something that folio cannot do.
+fn tell_of_foreign(args: &ServedArgs) -> Result<()> {
+    for line in args.foreign.check()? {
+        note(line);
+    }
+    Ok(())
 }
 
 fn sockets(args: &ServeArgs) -> SocketOptions {
@@ -522,6 +562,9 @@ fn options(args: ServeArgs, access: Access, traces: Option<TraceSink>) -> Server
         metrics_open,
         share_prefixes,
         limits,
+        root_path: args.root_path,
+        force_usage: args.enable_force_include_usage,
+        tokens_as_ids: args.return_tokens_as_token_ids,
         response_store_bytes: ResponseBytes(args.response_store_bytes),
         response_store: args.response_store,
         traces,

@@ -1,13 +1,18 @@
 //! The models that a server serves, each with its own options: from the command line, or from `--config`.
 
 use super::config::{Arguments, ConfigFile};
+use super::foreign::ForeignArgs;
+use super::generation::{Defaults, GenerationConfig};
 use crate::cli::options::{EngineArgs, ModelArgs};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::builder::NonEmptyStringValueParser;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+use folio::engine::request::SamplingParams;
 use folio::server::{Reranker, ServerOptions};
+use folio::text::RESERVED_KWARGS;
 use folio::text::answer::{ReasoningParser, ToolParser};
+use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -57,6 +62,34 @@ pub(crate) struct ServedArgs {
     #[arg(help_heading = "Server", long, env = "FOLIO_IDLE_UNLOAD", value_name = "SECONDS",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) idle_unload: Option<u32>,
+    /// Variables of the chat template for requests that do not set them, as a JSON object
+    #[arg(help_heading = "Server", long, env = "FOLIO_DEFAULT_CHAT_TEMPLATE_KWARGS", value_name = "JSON",
+          value_parser = variables)]
+    default_chat_template_kwargs: Option<Map<String, Value>>,
+    /// Sampling defaults: auto takes those of the model's generation_config.json, vllm does not
+    #[arg(help_heading = "Server", long, env = "FOLIO_GENERATION_CONFIG", value_name = "FORM", default_value = "auto",
+          value_parser = GenerationConfig::parse)]
+    generation_config: GenerationConfig,
+    /// Sampling defaults for requests that do not set them, as a JSON object {"temperature": 0.5, "top_p": 0.9,
+    /// "top_k": 20, "min_p": 0, "repetition_penalty": 1}; "max_new_tokens" limits every answer
+    #[arg(help_heading = "Server", long, env = "FOLIO_OVERRIDE_GENERATION_CONFIG", value_name = "JSON",
+          value_parser = Defaults::parse)]
+    override_generation_config: Option<Defaults>,
+    #[command(flatten)]
+    pub(crate) foreign: ForeignArgs,
+}
+
+/// The value of --default-chat-template-kwargs.
+fn variables(text: &str) -> Result<Map<String, Value>, String> {
+    let variables: Map<String, Value> =
+        serde_json::from_str(text).map_err(|error| error.to_string())?;
+    match RESERVED_KWARGS
+        .iter()
+        .find(|name| variables.contains_key(**name))
+    {
+        Some(name) => Err(format!("`{name}` cannot be set")),
+        None => Ok(variables),
+    }
 }
 
 /// A served model.
@@ -123,8 +156,30 @@ impl Served {
             tool_call_parser,
             reasoning_parser,
             reranker,
+            template_defaults: self
+                .args
+                .default_chat_template_kwargs
+                .clone()
+                .unwrap_or_default(),
+            max_new_tokens: self.overrides().max_new_tokens,
             ..options.clone()
         }
+    }
+
+    /// The sampling defaults, of a model whose files have these.
+    pub(crate) fn defaults(&self, of_model: SamplingParams) -> SamplingParams {
+        let base = match self.args.generation_config {
+            GenerationConfig::Auto => of_model,
+            GenerationConfig::Vllm => SamplingParams::default(),
+        };
+        self.overrides().over(base)
+    }
+
+    fn overrides(&self) -> Defaults {
+        self.args
+            .override_generation_config
+            .clone()
+            .unwrap_or_default()
     }
 }
 

@@ -457,6 +457,7 @@ impl<G: Group> Kind for Closed<G> {
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<G, ApiError> {
         let mut map = object(at, value)?;
         let group = G::take(&mut map, at, bounds)?;
+        take_foreign::<G>(&mut map, at)?;
         match map.iter().find(|(_, value)| !value.is_null()) {
             None => Ok(group),
             Some((key, _)) => Err(ApiError::not_supported(&format!("{at}.{key}"))),
@@ -464,7 +465,7 @@ impl<G: Group> Kind for Closed<G> {
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {
-        let mut schema = object_schema(&G::rows(bounds));
+        let mut schema = with_foreign::<G>(object_schema(&G::rows(bounds)));
         schema["additionalProperties"] = json!({"type": "null"});
         schema
     }

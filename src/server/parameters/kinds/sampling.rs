@@ -358,7 +358,7 @@ impl Kind for CacheSalt {
     }
 
     fn schema(&self, _: &Bounds) -> Value {
-        json!({"type": "string", "pattern": format!("^[A-Za-z0-9_-]{{1,{CACHE_SALT_LEN_MAX}}}$")})
+        json!({"type": "string", "minLength": 1, "maxLength": CACHE_SALT_LEN_MAX})
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::server::parameters::kind::{Bounds, Kind, Presence, wrong};
 use crate::server::parameters::kinds::{Choice, Optional};
 use crate::server::wire::error::ApiError;
-use crate::text::{GrammarSpec, integers};
+use crate::text::{GrammarSpec, integers, structural_tag};
 use serde_json::{Value, json};
 
 /// A JSON schema as JSON, not as text.
@@ -30,7 +30,7 @@ impl Kind for JsonSchema {
 pub(crate) struct FormatType;
 
 impl FormatType {
-    const CHOICE: Choice = Choice(&["text", "json_object", "json_schema"]);
+    const CHOICE: Choice = Choice(&["text", "json_object", "json_schema", "structural_tag"]);
 }
 
 impl Kind for FormatType {
@@ -38,10 +38,7 @@ impl Kind for FormatType {
 
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<&'static str, ApiError> {
         // Types of other servers, whose content has a field of its own here.
-        if ["grammar", "regex", "structural_tag"]
-            .iter()
-            .any(|kind| value == *kind)
-        {
+        if ["grammar", "regex"].iter().any(|kind| value == *kind) {
             let types = Self::CHOICE.0.join(", ");
             let rule = format!(
                 "one of {types} (`structured_outputs` takes grammars and regular expressions)"
@@ -87,6 +84,7 @@ pub(crate) enum Notation {
     Regex,
     Choice,
     Grammar,
+    StructuralTag,
 }
 
 impl Kind for Notation {
@@ -119,6 +117,10 @@ impl Kind for Notation {
             Self::Grammar => string(&value)
                 .map(GrammarSpec::grammar)
                 .ok_or_else(|| wrong(at, "a grammar in Lark's or llama.cpp's notation", &value)),
+            Self::StructuralTag => {
+                let parsed = value.as_str().and_then(integers::parse);
+                tagged(at, parsed.as_ref().unwrap_or(&value))
+            }
         }
     }
 
@@ -128,9 +130,46 @@ impl Kind for Notation {
             Self::JsonSchema | Self::LenientSchema => {
                 json!({"type": ["object", "boolean", "string"]})
             }
+            Self::StructuralTag => json!({"type": ["object", "string"], "examples": [TAG_EXAMPLE]}),
             Self::Regex | Self::Grammar => json!({"type": "string"}),
             Self::Choice => json!({"type": "array", "items": {"type": "string"}, "minItems": 1}),
         }
+    }
+}
+
+/// A structural tag as its JSON text.
+const TAG_EXAMPLE: &str = "{\"structures\": [{\"begin\": \"<a>\", \"schema\": {\"type\": \"null\"}, \
+                           \"end\": \"</a>\"}], \"triggers\": [\"<a>\"]}";
+
+/// An answer with structural tags.
+pub(crate) fn tagged(at: &str, tag: &Value) -> Result<GrammarSpec, ApiError> {
+    if !tag.is_object() {
+        return Err(wrong(at, "a structural tag", tag));
+    }
+    let grammar = structural_tag(tag).map_err(|error| ApiError::grammar(at, &error))?;
+    Ok(GrammarSpec::Lark(grammar))
+}
+
+/// A part of a structural tag, which is checked with the others.
+pub(crate) struct TagPart(pub(crate) &'static str);
+
+impl Kind for TagPart {
+    type Value = Value;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Value, ApiError> {
+        let is_right = match self.0 {
+            "array" => value.is_array(),
+            _ => value.is_object(),
+        };
+        if is_right {
+            Ok(value)
+        } else {
+            Err(wrong(at, &format!("an {}", self.0), &value))
+        }
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"type": self.0})
     }
 }
 

@@ -121,6 +121,7 @@ fn form(kind: Kind, flags: [bool; 4], drawn: usize) -> OpenAiReply {
     let [logprobs, token_ids, echo, prompt_logprobs] = flags;
     let head = Head {
         id: "id".into(),
+        unique: "unique".into(),
         created: 1,
         model: "demo".into(),
         fingerprint: "fp".into(),
@@ -153,6 +154,7 @@ fn form(kind: Kind, flags: [bool; 4], drawn: usize) -> OpenAiReply {
         tokens,
         prompts,
         progress,
+        sent: Totals::default(),
     }
 }
 

@@ -29,8 +29,21 @@ pub(crate) const QUEUE_REQUESTS_MAX: u32 = 1 << 16;
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 /// Status of a server that is too busy.
 const TOO_MANY_REQUESTS: u16 = 429;
-/// Routes that a line in OpenAI's format may call.
-const URLS: [&str; 3] = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"];
+/// Routes that a line in OpenAI's format may call, and whether they generate text.
+const URLS: [(&str, bool); 10] = [
+    ("/v1/chat/completions", true),
+    ("/v1/completions", true),
+    ("/v1/responses", true),
+    ("/v1/messages", true),
+    ("/v1/embeddings", false),
+    ("/v1/rerank", false),
+    ("/v2/rerank", false),
+    ("/rerank", false),
+    ("/v1/score", false),
+    ("/score", false),
+];
+/// What /v1/responses calls a field of the others.
+const OF_RESPONSES: (&str, &str) = ("max_tokens", "max_output_tokens");
 
 /// Answers the lines of one file.
 pub(crate) struct Batch<'a> {
@@ -175,10 +188,11 @@ impl<'a> Batch<'a> {
             );
         }
         let url = line.remove("url").unwrap_or_default();
-        let Some(url) = URLS.into_iter().find(|known| url == *known) else {
+        let Some((url, generates)) = URLS.into_iter().find(|(known, _)| url == *known) else {
+            let known = URLS.map(|(known, _)| known).join(", ");
             return error(
                 "invalid_url",
-                format!("`url` must be one of {}, not {url}", URLS.join(", ")),
+                format!("`url` must be one of {known}, not {url}"),
             );
         };
         let Some(Value::Object(mut body)) = line.remove("body") else {
@@ -193,9 +207,9 @@ impl<'a> Batch<'a> {
                 "`stream` must be false in a batch".to_owned(),
             );
         }
-        // Embeddings take no sampling fields.
-        if url != "/v1/embeddings" {
-            add_defaults(&mut body, &self.defaults);
+        // Other routes take no sampling fields.
+        if generates {
+            add_defaults(&mut body, &defaults_of(url, &self.defaults));
         }
         Ok((url, body.into()))
     }
@@ -212,6 +226,20 @@ fn is_openai(line: &Map<String, Value>) -> bool {
     ["custom_id", "method", "url", "body"]
         .iter()
         .any(|key| line.contains_key(*key))
+}
+
+/// The default values under the names that a route has for them.
+fn defaults_of(url: &str, defaults: &Map<String, Value>) -> Map<String, Value> {
+    let (name, of_responses) = OF_RESPONSES;
+    let renamed = |(key, value): (&String, &Value)| {
+        let key = if url == "/v1/responses" && key == name {
+            of_responses
+        } else {
+            key
+        };
+        (key.to_owned(), value.clone())
+    };
+    defaults.iter().map(renamed).collect()
 }
 
 /// Adds fields that `body` does not have.
