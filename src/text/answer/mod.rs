@@ -11,6 +11,7 @@ mod json_text;
 mod marker;
 mod parts;
 mod reasoning;
+mod registry;
 mod tool_set;
 mod tools;
 

@@ -1,7 +1,7 @@
 //! Tool calls: parses what models write, while it streams.
 //!
-//! Every model family writes calls in its own format ([`ToolParser`]). The parser is detected from the chat template,
-//! or set on the command line. [`CallParser`] splits an answer's text into content and calls. It reports a call's name
+//! Every model family writes calls in its own format ([`ToolParser`], [`formats`]). The parser is detected from the chat
+//! template, or set on the command line. [`CallParser`] splits an answer's text into content and calls. It reports a call's name
 //! as soon as it is known; it reports the arguments as they are written if the format is JSON, else when the call is
 //! complete. `forced` builds the grammar that forces a call.
 
@@ -9,6 +9,7 @@ mod bare;
 mod complete;
 mod content;
 mod forced;
+mod formats;
 mod gemma;
 mod json_call;
 mod marked;
@@ -19,124 +20,52 @@ mod xml;
 
 pub(crate) use forced::{calls_or_json, forced_calls};
 
-use super::harmony::MARKERS;
 use super::parts::{CallDelta, Parts};
+use super::registry::parsers;
 use super::tool_set::ToolSet;
 use bare::Bare;
 use complete::Complete;
+use formats::CallFormat;
 use marked::{Hermes, Mistral};
 use serde_json::Value;
-use std::str::FromStr;
 use std::sync::Arc;
 
-/// The format in which a model writes its calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ToolParser {
-    /// `<tool_call>` JSON `</tool_call>`: Hermes, Qwen and most others. Also Qwen3-Coder's tags between the two.
-    Hermes,
-    /// `{"name": …, "parameters": …}` as the whole answer, several with `;` between: Llama 3.
-    Llama3Json,
-    /// `[TOOL_CALLS]`, then a JSON list or `name[ARGS]{…}`: Mistral.
-    Mistral,
-    /// `<start_function_call>call:name{key:<escape>…<escape>}<end_function_call>`: FunctionGemma.
-    Gemma,
-    /// `<|tool_call>call:name{key:<|"|>…<|"|>}<tool_call|>`: Gemma 4.
-    Gemma4,
+parsers! {
+    /// The format in which a model writes its calls.
+    "tool call" ToolParser: CallFormat;
+
     /// Messages to `functions.name` on the commentary channel: gpt-oss.
-    Harmony,
-    /// `<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>`: GLM 4.5 and later.
-    Glm,
+    Harmony = formats::harmony::FORMAT;
+    /// `[TOOL_CALLS]`, then a JSON list or `name[ARGS]{…}`: Mistral.
+    Mistral = formats::mistral::FORMAT;
+    /// `<start_function_call>call:name{key:<escape>…<escape>}<end_function_call>`: FunctionGemma.
+    Gemma = formats::gemma::FORMAT;
+    /// `<|tool_call>call:name{key:<|"|>…<|"|>}<tool_call|>`: Gemma 4.
+    Gemma4 = formats::gemma::GEMMA_4;
     /// `<seed:tool_call>`, Qwen3-Coder's tags, `</seed:tool_call>`: Seed-OSS.
-    SeedOss,
+    SeedOss = formats::seed_oss::FORMAT;
     /// `<|tool_call_start|>[name(key="…")]<|tool_call_end|>`, calls as in Python: LFM2.
-    Lfm2,
+    Lfm2 = formats::lfm2::FORMAT;
+    /// `<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>`: GLM 4.5 and later.
+    Glm = formats::glm::FORMAT;
+    /// `<tool_call>` JSON `</tool_call>`: Hermes, Qwen and most others. Also Qwen3-Coder's tags between the two.
+    Hermes = formats::hermes::FORMAT;
+    /// `{"name": …, "parameters": …}` as the whole answer, several with `;` between: Llama 3.
+    Llama3Json = formats::llama3_json::FORMAT;
     /// JSON as the whole answer: a call, or a list of calls.
     #[default]
-    Json,
-}
-
-impl FromStr for ToolParser {
-    type Err = String;
-
-    /// Accepts our names and vLLM's equivalents.
-    fn from_str(name: &str) -> Result<Self, String> {
-        Ok(match name {
-            "hermes" | "qwen" | "qwen3_coder" | "qwen3_xml" | "granite" => Self::Hermes,
-            "llama3_json" | "llama4_json" => Self::Llama3Json,
-            "mistral" => Self::Mistral,
-            "gemma" | "functiongemma" => Self::Gemma,
-            "gemma4" => Self::Gemma4,
-            "harmony" | "openai" => Self::Harmony,
-            "glm" | "glm45" | "glm47" => Self::Glm,
-            "seed_oss" => Self::SeedOss,
-            "lfm2" => Self::Lfm2,
-            "json" => Self::Json,
-            _ => {
-                return Err(format!(
-                    "unknown tool call parser `{name}`; expected one of {}",
-                    Self::NAMES.join(", ")
-                ));
-            }
-        })
-    }
+    Json = formats::json::FORMAT;
 }
 
 impl ToolParser {
-    /// The names that [`FromStr`] accepts, without vLLM's equivalents.
-    pub const NAMES: [&str; 10] = [
-        "hermes",
-        "llama3_json",
-        "mistral",
-        "gemma",
-        "gemma4",
-        "harmony",
-        "glm",
-        "seed_oss",
-        "lfm2",
-        "json",
-    ];
-
-    /// Detects the parser from a chat template's text.
+    /// Detects the parser from a chat template's text; calls of a format that is not known are read as JSON.
     pub(crate) fn of_template(template: &str) -> Self {
-        if template.contains("<|channel|>") && template.contains("<|message|>") {
-            Self::Harmony
-        } else if template.contains("[TOOL_CALLS]") {
-            Self::Mistral
-        } else if template.contains("<start_function_call>") {
-            Self::Gemma
-        } else if template.contains("<|tool_call>") {
-            Self::Gemma4
-        } else if template.contains("<seed:tool_call>") {
-            Self::SeedOss
-        } else if template.contains("<|tool_call_start|>")
-            || template.contains("<|tool_list_start|>")
-        {
-            Self::Lfm2
-        } else if template.contains("<tool_call>") && template.contains("<arg_key>") {
-            Self::Glm
-        } else if template.contains("<tool_call>") {
-            Self::Hermes
-        } else if template.contains("<|python_tag|>") || template.contains("<|start_header_id|>") {
-            Self::Llama3Json
-        } else {
-            Self::Json
-        }
+        Self::detect(template).unwrap_or_default()
     }
 
     /// Special tokens of the format.
     pub(crate) fn markers(self) -> &'static [&'static str] {
-        match self {
-            Self::Hermes => &marked::TOOL_CALL,
-            Self::Glm => &xml::GLM_MARKERS,
-            Self::SeedOss => &marked::SEED_TOOL_CALL,
-            Self::Llama3Json => &["<|python_tag|>"],
-            Self::Mistral => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
-            Self::Gemma => &gemma::MARKERS,
-            Self::Gemma4 => &gemma::MARKERS_4,
-            Self::Lfm2 => &python::MARKERS,
-            Self::Harmony => &MARKERS,
-            Self::Json => &[],
-        }
+        self.format().markers
     }
 }
 
@@ -181,33 +110,7 @@ impl CallParser {
     /// A parser for a request with these tools. Harmony is parsed before this, because its messages are more than
     /// calls.
     pub(crate) fn new(form: ToolParser, tools: &Arc<ToolSet>) -> Self {
-        match form {
-            ToolParser::Hermes => {
-                Self::Hermes(Hermes::new(tools.clone(), &marked::TOOL_CALL, false))
-            }
-            ToolParser::Glm => Self::Hermes(Hermes::new(tools.clone(), &marked::TOOL_CALL, true)),
-            ToolParser::SeedOss => {
-                Self::Hermes(Hermes::new(tools.clone(), &marked::SEED_TOOL_CALL, false))
-            }
-            ToolParser::Mistral => Self::Mistral(Mistral::new(tools.clone())),
-            ToolParser::Gemma => Self::Complete(Complete::new(
-                gemma::MARKERS[0],
-                gemma::MARKERS[1],
-                gemma::read,
-            )),
-            ToolParser::Gemma4 => Self::Complete(Complete::new(
-                gemma::MARKERS_4[0],
-                gemma::MARKERS_4[1],
-                gemma::read_4,
-            )),
-            ToolParser::Lfm2 => Self::Complete(Complete::new(
-                python::MARKERS[0],
-                python::MARKERS[1],
-                python::read,
-            )),
-            ToolParser::Llama3Json | ToolParser::Json => Self::Bare(Bare::new(tools.clone())),
-            ToolParser::Harmony => Self::Off,
-        }
+        (form.format().parser)(tools)
     }
 
     /// Takes more text and adds what is certain to `parts`.
