@@ -6,6 +6,7 @@
 //!
 //! Nothing here depends on HTTP, or on the JSON of a reply.
 
+mod envelope;
 mod harmony;
 mod json_text;
 mod marker;
@@ -23,6 +24,7 @@ pub use tools::ToolParser;
 pub(crate) use tools::{ToolChoice, calls_or_json, forced_calls};
 
 use super::{StopStrings, TextModel, Tokenizer};
+use envelope::Envelope;
 use harmony::Harmony;
 use reasoning::Splitter;
 use std::sync::Arc;
@@ -68,7 +70,8 @@ impl AnswerFormat {
             .reasoning
             .tags()
             .map_or([""; 2], |(open, close)| [open, close]);
-        let all = tools.iter().chain(harmony).chain(&tags);
+        let around = self.reasoning.answer_tags().as_flattened();
+        let all = tools.iter().chain(harmony).chain(&tags).chain(around);
         // Gemma's reasoning starts with a token followed by a word.
         let words = all
             .flat_map(|mark| [Some(*mark), mark.strip_suffix("thought")])
@@ -92,6 +95,7 @@ pub(crate) struct AnswerParser {
 enum Form {
     Tagged {
         reasoning: Option<Splitter>,
+        envelope: Option<Envelope>,
         calls: Box<CallParser>,
     },
     Harmony(Harmony),
@@ -103,6 +107,7 @@ impl AnswerParser {
         Self::of(
             Form::Tagged {
                 reasoning: None,
+                envelope: None,
                 calls: Box::new(CallParser::Off),
             },
             false,
@@ -121,8 +126,10 @@ impl AnswerParser {
             } else {
                 CallParser::Off
             };
+            let envelope = Envelope::new(format.reasoning.answer_tags());
             Form::Tagged {
                 reasoning,
+                envelope,
                 calls: Box::new(calls),
             }
         };
@@ -180,14 +187,18 @@ impl AnswerParser {
     fn split(&mut self, text: &str, parts: &mut Parts) {
         match &mut self.form {
             Form::Tagged {
-                reasoning: None,
-                calls,
-            } => calls.push(text, parts),
-            Form::Tagged {
-                reasoning: Some(reasoning),
+                reasoning,
+                envelope,
                 calls,
             } => {
-                let answer = reasoning.push(text, &mut parts.reasoning);
+                let answer = match reasoning {
+                    Some(reasoning) => reasoning.push(text, &mut parts.reasoning),
+                    None => text.to_owned(),
+                };
+                let answer = match envelope {
+                    Some(envelope) => envelope.push(&answer),
+                    None => answer,
+                };
                 calls.push(&answer, parts);
             }
             Form::Harmony(harmony) => harmony.push(text, parts),
@@ -213,11 +224,19 @@ impl AnswerParser {
 
     fn end(&mut self, parts: &mut Parts, is_cut: bool) {
         match &mut self.form {
-            Form::Tagged { reasoning, calls } => {
-                if let Some(reasoning) = reasoning {
-                    let answer = reasoning.finish(&mut parts.reasoning, is_cut);
-                    calls.push(&answer, parts);
+            Form::Tagged {
+                reasoning,
+                envelope,
+                calls,
+            } => {
+                let mut answer = match reasoning {
+                    Some(reasoning) => reasoning.finish(&mut parts.reasoning, is_cut),
+                    None => String::new(),
+                };
+                if let Some(envelope) = envelope {
+                    answer = envelope.push(&answer) + &envelope.finish(is_cut);
                 }
+                calls.push(&answer, parts);
                 calls.finish(parts, is_cut);
             }
             Form::Harmony(harmony) => harmony.finish(parts, is_cut),

@@ -4,6 +4,7 @@
 //! set on the command line. [`Splitter`] splits an answer's text while it streams. [`ReasoningTracker`] follows the
 //! tokens: a grammar applies only to the answer, so it waits until the reasoning has ended.
 
+use super::envelope::AnswerTags;
 use super::marker::Marker;
 use super::registry::parsers;
 use crate::text::{Tokenizer, Utf8Stream};
@@ -18,6 +19,8 @@ pub(super) struct ThoughtFormat {
     templates: &'static [&'static [&'static str]],
     /// What stands before and after the reasoning, if it has tags.
     tags: Option<(&'static str, &'static str)>,
+    /// Tags that may stand around the answer, too.
+    answer: AnswerTags,
 }
 
 parsers! {
@@ -29,37 +32,77 @@ parsers! {
         names: &["harmony", "openai_gptoss", "gpt_oss"],
         templates: &[&["<|channel|>", "<|message|>"]],
         tags: None,
+        answer: &[],
     };
     /// `[THINK]` … `[/THINK]`: Mistral.
     Mistral = ThoughtFormat {
         names: &["mistral"],
         templates: &[&["[THINK]"]],
         tags: Some(("[THINK]", "[/THINK]")),
+        answer: &[],
     };
     /// `<|channel>thought` … `<channel|>`: Gemma 4.
     Gemma = ThoughtFormat {
         names: &["gemma", "gemma4"],
         templates: &[&["<|channel>"]],
         tags: Some(("<|channel>thought", "<channel|>")),
+        answer: &[],
     };
     /// `<seed:think>` … `</seed:think>`: Seed-OSS.
     Seed = ThoughtFormat {
         names: &["seed", "seed_oss"],
         templates: &[&["<seed:think>"]],
         tags: Some(("<seed:think>", "</seed:think>")),
+        answer: &[],
+    };
+    /// `<|START_THINKING|>` … `<|END_THINKING|>`: Command R7B and Command A.
+    Command = ThoughtFormat {
+        names: &["command_r7b", "cohere_command3", "cohere_command4"],
+        templates: &[&["<|START_THINKING|>"]],
+        tags: Some(("<|START_THINKING|>", "<|END_THINKING|>")),
+        answer: &[["<|START_RESPONSE|>", "<|END_RESPONSE|>"], ["<|START_TEXT|>", "<|END_TEXT|>"]],
+    };
+    /// `<|inner_prefix|>` … `<|inner_suffix|>`: Apertus.
+    Apertus = ThoughtFormat {
+        names: &["apertus"],
+        templates: &[&["<|inner_prefix|>"]],
+        tags: Some(("<|inner_prefix|>", "<|inner_suffix|>")),
+        answer: &[],
+    };
+    /// `Here is my thought process:` … `Here is my response:`: Granite 3.2.
+    Granite = ThoughtFormat {
+        names: &["granite"],
+        templates: &[&["Here is my thought process:", "Here is my response:"]],
+        tags: Some(("Here is my thought process:", "Here is my response:")),
+        answer: &[],
+    };
+    /// `<think>` … `</think>`, `<answer>` … `</answer>`: Hunyuan.
+    Hunyuan = ThoughtFormat {
+        names: &["hunyuan_a13b"],
+        templates: &[&["<think>", "<answer>"], &["<think>", "<|extra_0|>"]],
+        tags: Some(("<think>", "</think>")),
+        answer: &[["<answer>", "</answer>"]],
+    };
+    /// `<think>` … `</think>`, `<response>` … `</response>`: ERNIE 4.5 and Granite 3.3.
+    Ernie = ThoughtFormat {
+        names: &["ernie45"],
+        templates: &[&["</think>", "<response>"]],
+        tags: Some(("<think>", "</think>")),
+        answer: &[["<response>", "</response>"]],
     };
     /// `<think>` … `</think>`: Qwen, DeepSeek and most others.
     Think = ThoughtFormat {
         names: &[
-            "think", "deepseek_r1", "deepseek_v3", "deepseek_v4", "glm45", "glm47", "granite_thinking_parser", "holo2", "hunyuan_a13b",
+            "think", "deepseek_r1", "deepseek_v3", "deepseek_v4", "glm45", "glm47", "granite_thinking_parser", "holo2",
             "hy_v3", "kimi_k2", "mimo", "minimax_m2", "nemotron_v3", "olmo3", "qwen3", "step3p5",
         ],
         templates: &[&["<think>"], &["</think>"]],
         tags: Some(("<think>", "</think>")),
+        answer: &[],
     };
     /// It has no reasoning.
     #[default]
-    None = ThoughtFormat { names: &["none"], templates: &[], tags: None };
+    None = ThoughtFormat { names: &["none"], templates: &[], tags: None, answer: &[] };
 }
 
 impl ReasoningParser {
@@ -71,6 +114,11 @@ impl ReasoningParser {
     /// The tags around reasoning, if the model uses tags.
     pub(crate) fn tags(self) -> Option<(&'static str, &'static str)> {
         self.format().tags
+    }
+
+    /// The tags that the model may put around its answer.
+    pub(crate) fn answer_tags(self) -> AnswerTags {
+        self.format().answer
     }
 
     /// The stage in which the answer to `prompt` starts. `continued` is the beginning of the answer with which the

@@ -311,7 +311,7 @@ fn templates_decide() {
             "Hunyuan",
             "<think> <answer>",
             ToolParser::Json,
-            ReasoningParser::Think,
+            ReasoningParser::Hunyuan,
         ),
         (
             "unknown",
