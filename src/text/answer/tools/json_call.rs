@@ -254,7 +254,7 @@ impl JsonCall {
         };
         self.field = match key.as_str() {
             // A reported name cannot be withdrawn, so the first of two counts.
-            "name" | "function" if self.name.is_none() => Field::Name,
+            "name" | "function" | "tool_name" if self.name.is_none() => Field::Name,
             key if ARGUMENTS.contains(&key) && self.arguments.is_none() => Field::Arguments,
             _ => Field::Other,
         };

@@ -1,20 +1,25 @@
 //! Tool calls: parses what models write, while it streams.
 //!
-//! Every model family writes calls in its own format ([`ToolParser`], [`formats`]). The parser is detected from the chat
-//! template, or set on the command line. [`CallParser`] splits an answer's text into content and calls. It reports a call's name
-//! as soon as it is known; it reports the arguments as they are written if the format is JSON, else when the call is
-//! complete. `forced` builds the grammar that forces a call.
+//! Every model family writes calls in its own format ([`ToolParser`], `formats`). The parser is detected from the chat
+//! template, or set on the command line. [`CallParser`] splits an answer's text into content and calls. It reports a
+//! call's name as soon as it is known; it reports the arguments as they are written if the format is JSON, else when the
+//! call is complete. `forced` builds the grammar that forces a call.
 
 mod bare;
 mod complete;
 mod content;
 mod forced;
+mod form;
 mod formats;
 mod gemma;
+mod invoked;
 mod json_call;
+mod listed;
 mod marked;
+mod named;
 mod notation;
 mod python;
+mod python_call;
 mod types;
 mod xml;
 
@@ -26,7 +31,10 @@ use super::tool_set::ToolSet;
 use bare::Bare;
 use complete::Complete;
 use formats::CallFormat;
+use invoked::Invoked;
+use listed::Listed;
 use marked::{Hermes, Mistral};
+use named::Named;
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -42,6 +50,38 @@ parsers! {
     Gemma = formats::gemma::FORMAT;
     /// `<|tool_call>call:name{key:<|"|>…<|"|>}<tool_call|>`: Gemma 4.
     Gemma4 = formats::gemma::GEMMA_4;
+    /// `<｜DSML｜function_calls>` with calls and arguments in tags: DeepSeek V3.2.
+    DeepSeekV32 = formats::deepseek_v32::FORMAT;
+    /// `<｜DSML｜tool_calls>` with calls and arguments in tags: DeepSeek V4.
+    DeepSeekV4 = formats::deepseek_v32::V4;
+    /// `<｜tool▁call▁begin｜>function<｜tool▁sep｜>name`, arguments in a code fence: DeepSeek V3 and R1.
+    DeepSeekV3 = formats::deepseek_v3::FORMAT;
+    /// `<｜tool▁call▁begin｜>name<｜tool▁sep｜>{…}`: DeepSeek V3.1.
+    DeepSeekV31 = formats::deepseek_v3::V3_1;
+    /// `<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}`: Kimi K2.
+    KimiK2 = formats::kimi_k2::FORMAT;
+    /// `<minimax:tool_call>` with calls and arguments in tags: MiniMax M2.
+    MiniMaxM2 = formats::minimax_m2::FORMAT;
+    /// `<|START_ACTION|>[{"tool_name": …, "parameters": …}]<|END_ACTION|>`: Command R7B and Command A.
+    CommandR7b = formats::command::FORMAT;
+    /// `Action:` and a list in a code fence: Command R.
+    CommandR = formats::command::COMMAND_R;
+    /// `<|tools_prefix|>[{"name": {…}}]<|tools_suffix|>`: Apertus.
+    Apertus = formats::apertus::FORMAT;
+    /// `<tool_calls>[…]</tool_calls>`: Hunyuan.
+    Hunyuan = formats::hunyuan::FORMAT;
+    /// `functools[…]`: Phi-4-mini.
+    Phi4Mini = formats::phi4_mini::FORMAT;
+    /// `<|tool_call|>[…]`: Granite 3.
+    Granite = formats::granite::FORMAT;
+    /// `<function_call> {…}`: Granite 20B for functions.
+    Granite20b = formats::granite_20b::FORMAT;
+    /// `<function_calls>` and calls as in Python, one a line: OLMo 3.
+    Olmo3 = formats::olmo3::FORMAT;
+    /// `[name(key="…")]` as the whole answer, calls as in Python: Llama 3.2, ToolACE, Llama 4.
+    Pythonic = formats::pythonic::FORMAT;
+    /// A JSON list as the whole answer, or in a code fence: xLAM.
+    Xlam = formats::xlam::FORMAT;
     /// `<seed:tool_call>`, Qwen3-Coder's tags, `</seed:tool_call>`: Seed-OSS.
     SeedOss = formats::seed_oss::FORMAT;
     /// `<|tool_call_start|>[name(key="…")]<|tool_call_end|>`, calls as in Python: LFM2.
@@ -50,6 +90,8 @@ parsers! {
     Glm = formats::glm::FORMAT;
     /// `<tool_call>` JSON `</tool_call>`: Hermes, Qwen and most others. Also Qwen3-Coder's tags between the two.
     Hermes = formats::hermes::FORMAT;
+    /// `{"name": …, "parameters": …}`, which may be between two markers: Llama 4.
+    Llama4Json = formats::llama4_json::FORMAT;
     /// `{"name": …, "parameters": …}` as the whole answer, several with `;` between: Llama 3.
     Llama3Json = formats::llama3_json::FORMAT;
     /// JSON as the whole answer: a call, or a list of calls.
@@ -104,6 +146,9 @@ pub(crate) enum CallParser {
     Mistral(Mistral),
     Complete(Complete),
     Bare(Bare),
+    Listed(Listed),
+    Named(Named),
+    Invoked(Invoked),
 }
 
 impl CallParser {
@@ -121,6 +166,9 @@ impl CallParser {
             Self::Mistral(parser) => parser.push(text, parts),
             Self::Complete(parser) => parser.push(text, parts),
             Self::Bare(parser) => parser.push(text, parts),
+            Self::Listed(parser) => parser.push(text, parts),
+            Self::Named(parser) => parser.push(text, parts),
+            Self::Invoked(parser) => parser.push(text, parts),
         }
     }
 
@@ -132,6 +180,9 @@ impl CallParser {
             Self::Mistral(parser) => parser.finish(parts, is_cut),
             Self::Complete(parser) => parser.finish(parts, is_cut),
             Self::Bare(parser) => parser.finish(parts, is_cut),
+            Self::Listed(parser) => parser.finish(parts, is_cut),
+            Self::Named(parser) => parser.finish(parts, is_cut),
+            Self::Invoked(parser) => parser.finish(parts, is_cut),
         }
     }
 }

@@ -162,6 +162,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn is_part(c: char) -> bool {
+/// Whether a name may have this character.
+pub(super) fn is_part(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '.' | '-')
 }

@@ -1,5 +1,6 @@
 //! Every call format, split into pieces of every size: the result must not depend on where the text is split.
 
+pub(super) mod formats;
 mod markup;
 
 use super::super::harmony::Harmony;

@@ -4,7 +4,7 @@
 use super::CallFormat;
 use crate::text::answer::tools::CallParser;
 use crate::text::answer::tools::complete::Complete;
-use crate::text::answer::tools::forced::{Form, Marks, quoted};
+use crate::text::answer::tools::form::{Form, Marks, quoted};
 use crate::text::answer::tools::gemma::{MARKERS, MARKERS_4, read, read_4};
 use crate::text::answer::tools::notation::Notation;
 
@@ -13,7 +13,7 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
     templates: &[&[MARKERS[0]]],
     markers: &MARKERS,
     parser: |_| CallParser::Complete(Complete::new(MARKERS[0], MARKERS[1], read)),
-    form: |marks| form(marks, MARKERS),
+    form: Some(|marks| form(marks, MARKERS)),
 };
 
 pub(crate) const GEMMA_4: CallFormat = CallFormat {
@@ -21,7 +21,7 @@ pub(crate) const GEMMA_4: CallFormat = CallFormat {
     templates: &[&[MARKERS_4[0]]],
     markers: &MARKERS_4,
     parser: |_| CallParser::Complete(Complete::new(MARKERS_4[0], MARKERS_4[1], read_4)),
-    form: |marks| form(marks, MARKERS_4),
+    form: Some(|marks| form(marks, MARKERS_4)),
 };
 
 fn form(marks: &Marks<'_>, [open, close, quote]: [&'static str; 3]) -> Form {

@@ -1,7 +1,7 @@
 //! `<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>`: GLM 4.5 and later.
 
 use super::CallFormat;
-use crate::text::answer::tools::forced::{Form, Marks, quoted};
+use crate::text::answer::tools::form::{Form, Marks, quoted};
 use crate::text::answer::tools::marked::{Hermes, TOOL_CALL};
 use crate::text::answer::tools::notation::Notation;
 use crate::text::answer::tools::xml::GLM_MARKERS;
@@ -13,7 +13,7 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
     templates: &[&["<tool_call>", "<arg_key>"]],
     markers: &GLM_MARKERS,
     parser,
-    form,
+    form: Some(form),
 };
 
 fn parser(tools: &Arc<ToolSet>) -> CallParser {

@@ -4,14 +4,14 @@
 use super::CallFormat;
 use crate::text::answer::harmony::MARKERS;
 use crate::text::answer::tools::CallParser;
-use crate::text::answer::tools::forced::{Form, Marks, quoted};
+use crate::text::answer::tools::form::{Form, Marks, quoted};
 
 pub(crate) const FORMAT: CallFormat = CallFormat {
     names: &["harmony", "openai"],
     templates: &[&["<|channel|>", "<|message|>"]],
     markers: &MARKERS,
     parser: |_| CallParser::Off,
-    form,
+    form: Some(form),
 };
 
 fn form(marks: &Marks<'_>) -> Form {

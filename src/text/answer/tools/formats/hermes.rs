@@ -1,7 +1,7 @@
 //! `<tool_call>` JSON `</tool_call>`: Hermes, Qwen and most others. Also Qwen3-Coder's tags between the two.
 
 use super::CallFormat;
-use crate::text::answer::tools::forced::{Form, Marks, json_call, quoted};
+use crate::text::answer::tools::form::{Form, Marks, json_call, quoted};
 use crate::text::answer::tools::marked::{Hermes, TOOL_CALL};
 use crate::text::answer::tools::{CallParser, ToolSet};
 use std::sync::Arc;
@@ -13,15 +13,15 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
         "qwen3_json",
         "qwen3_coder",
         "qwen3_xml",
-        "granite",
         "granite4",
+        "ernie45",
         "mimo",
         "step3p5",
     ],
     templates: &[&["<tool_call>"]],
     markers: &TOOL_CALL,
     parser,
-    form,
+    form: Some(form),
 };
 
 fn parser(tools: &Arc<ToolSet>) -> CallParser {

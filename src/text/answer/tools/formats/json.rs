@@ -2,7 +2,7 @@
 
 use super::CallFormat;
 use crate::text::answer::tools::bare::Bare;
-use crate::text::answer::tools::forced::{Form, Marks, Unmarked, json_call, quoted};
+use crate::text::answer::tools::form::{Form, Marks, Unmarked, json_call, quoted};
 use crate::text::answer::tools::{CallParser, ToolSet};
 use std::sync::Arc;
 
@@ -11,14 +11,15 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
     templates: &[],
     markers: &[],
     parser,
-    form,
+    form: Some(form),
 };
 
 fn parser(tools: &Arc<ToolSet>) -> CallParser {
     CallParser::Bare(Bare::new(tools.clone()))
 }
 
-fn form(_: &Marks<'_>) -> Form {
+/// A list of calls.
+pub(crate) fn form(_: &Marks<'_>) -> Form {
     let around = [quoted("["), quoted(", "), quoted("]")];
     Form {
         unmarked: Some(Unmarked {

@@ -3,7 +3,7 @@
 use super::CallFormat;
 use crate::text::answer::tools::CallParser;
 use crate::text::answer::tools::complete::Complete;
-use crate::text::answer::tools::forced::{Form, Marks, quoted};
+use crate::text::answer::tools::form::{Form, Marks, quoted};
 use crate::text::answer::tools::notation::Notation;
 use crate::text::answer::tools::python::{MARKERS, read};
 
@@ -12,7 +12,7 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
     templates: &[&[MARKERS[0]], &["<|tool_list_start|>"]],
     markers: &MARKERS,
     parser: |_| CallParser::Complete(Complete::new(MARKERS[0], MARKERS[1], read)),
-    form,
+    form: Some(form),
 };
 
 fn form(marks: &Marks<'_>) -> Form {

@@ -1,17 +1,17 @@
-//! `{"name": …, "parameters": …}` as the whole answer, several with `;` between: Llama 3, and Llama 4's JSON.
+//! `{"name": …, "parameters": …}` as the whole answer, several with `;` between: Llama 3.
 
 use super::CallFormat;
 use crate::text::answer::tools::bare::Bare;
-use crate::text::answer::tools::forced::{Form, Marks, Unmarked, json_call, quoted};
+use crate::text::answer::tools::form::{Form, Marks, Unmarked, json_call, quoted};
 use crate::text::answer::tools::{CallParser, ToolSet};
 use std::sync::Arc;
 
 pub(crate) const FORMAT: CallFormat = CallFormat {
-    names: &["llama3_json", "llama4_json"],
+    names: &["llama3_json"],
     templates: &[&["<|python_tag|>"], &["<|start_header_id|>"]],
     markers: &["<|python_tag|>"],
     parser,
-    form,
+    form: Some(form),
 };
 
 fn parser(tools: &Arc<ToolSet>) -> CallParser {

@@ -1,7 +1,7 @@
 //! `[TOOL_CALLS]`, then a JSON list or `name[ARGS]{…}`: Mistral.
 
 use super::CallFormat;
-use crate::text::answer::tools::forced::{Form, Marks, json_call, quoted};
+use crate::text::answer::tools::form::{Form, Marks};
 use crate::text::answer::tools::marked::Mistral;
 use crate::text::answer::tools::{CallParser, ToolSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
     templates: &[&["[TOOL_CALLS]"]],
     markers: &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
     parser,
-    form,
+    form: Some(form),
 };
 
 fn parser(tools: &Arc<ToolSet>) -> CallParser {
@@ -27,6 +27,5 @@ fn form(marks: &Marks<'_>) -> Form {
             [open, marks.lark("[ARGS]"), String::new()],
         );
     }
-    let around = [format!("{open} {}", quoted("[")), quoted(", "), quoted("]")];
-    Form::in_json(around, json_call("name", "arguments"))
+    Form::json_list(open, String::new(), "name", "arguments")
 }

@@ -1,7 +1,7 @@
 //! `<seed:tool_call>`, Qwen3-Coder's tags, `</seed:tool_call>`: Seed-OSS.
 
 use super::CallFormat;
-use crate::text::answer::tools::forced::{Form, Marks, quoted};
+use crate::text::answer::tools::form::{Form, Marks, quoted};
 use crate::text::answer::tools::marked::{Hermes, SEED_TOOL_CALL};
 use crate::text::answer::tools::notation::Notation;
 use crate::text::answer::tools::{CallParser, ToolSet};
@@ -12,7 +12,7 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
     templates: &[&[SEED_TOOL_CALL[0]]],
     markers: &SEED_TOOL_CALL,
     parser,
-    form,
+    form: Some(form),
 };
 
 fn parser(tools: &Arc<ToolSet>) -> CallParser {
