@@ -54,6 +54,14 @@ impl AnswerFormat {
         }
     }
 
+    /// Whether a model's template shows tools, and nothing in it tells how calls are written.
+    pub(crate) fn is_unknown_to(text: &TextModel) -> bool {
+        text.template.as_ref().is_some_and(|template| {
+            let source = template.source();
+            source.contains("tools") && ToolParser::detect(source).is_none()
+        })
+    }
+
     fn is_harmony(self) -> bool {
         self.tools == ToolParser::Harmony || self.reasoning == ReasoningParser::Harmony
     }
