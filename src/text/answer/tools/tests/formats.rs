@@ -513,6 +513,34 @@ fn vllms_names_are_accepted_for_what_is_parsed_and_for_nothing_else() {
     );
 }
 
+/// The page has a row for each parser, with all of its names, in the order in which templates are looked at.
+#[test]
+fn the_page_lists_every_parser_with_all_of_its_names() {
+    use crate::text::answer::ReasoningParser;
+    let page = include_str!("../../../../../docs/api.md");
+    let rows = |option: &str| -> Vec<Vec<&str>> {
+        let (_, table) = page
+            .split_once(&format!("| `{option}` |"))
+            .expect("a table");
+        let rows = table
+            .lines()
+            .skip(2)
+            .take_while(|line| line.starts_with('|'));
+        rows.map(|row| {
+            let (names, _) = row
+                .trim_start_matches("| ")
+                .rsplit_once(" | ")
+                .expect("a row");
+            names.split('`').skip(1).step_by(2).collect()
+        })
+        .collect()
+    };
+    let tools: Vec<_> = ToolParser::all().map(ToolParser::names).collect();
+    assert_eq!(rows("--tool-call-parser"), tools);
+    let thoughts: Vec<_> = ReasoningParser::all().map(ReasoningParser::names).collect();
+    assert_eq!(rows("--reasoning-parser"), thoughts);
+}
+
 proptest! {
     /// For any input, nothing panics, and the result does not depend on where the text is split.
     #[test]
