@@ -60,7 +60,7 @@ pub(crate) struct ServedArgs {
 /// What `--help` says of a parser's option.
 fn parser_help(read: &str, names: &[&str]) -> String {
     format!(
-        "Format of the model's {read}: {}; or a name that vLLM has for one of them [default: found in its chat template]",
+        "Format of the model's {read}: {}; or vLLM's name of one [default: found in its chat template]",
         names.join(", ")
     )
 }
