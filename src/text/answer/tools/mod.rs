@@ -68,8 +68,10 @@ parsers! {
     CommandR = formats::command::COMMAND_R;
     /// `<|tools_prefix|>[{"name": {…}}]<|tools_suffix|>`: Apertus.
     Apertus = formats::apertus::FORMAT;
-    /// `<tool_calls>[…]</tool_calls>`: Hunyuan.
+    /// `<tool_calls>[…]</tool_calls>`: Hunyuan, Jamba, MiniMax M1.
     Hunyuan = formats::hunyuan::FORMAT;
+    /// `<|action_start|><|plugin|>{…}<|action_end|>`: InternLM 2.
+    InternLm = formats::internlm::FORMAT;
     /// `functools[…]`: Phi-4-mini.
     Phi4Mini = formats::phi4_mini::FORMAT;
     /// `<|tool_call|>[…]`: Granite 3.

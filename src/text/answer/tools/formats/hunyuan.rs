@@ -1,4 +1,4 @@
-//! `<tool_calls>[{…}]</tool_calls>`: Hunyuan A13B and the dense models after it.
+//! `<tool_calls>[{…}]</tool_calls>`: Hunyuan A13B, Jamba, and MiniMax M1, which writes one object a line instead.
 
 use super::CallFormat;
 use crate::text::answer::tools::CallParser;
@@ -8,7 +8,7 @@ use crate::text::answer::tools::listed::{List, Listed, Written};
 const MARKERS: [&str; 2] = ["<tool_calls>", "</tool_calls>"];
 
 pub(crate) const FORMAT: CallFormat = CallFormat {
-    names: &["hunyuan_a13b"],
+    names: &["hunyuan_a13b", "jamba", "minimax"],
     templates: &[&[MARKERS[0]]],
     markers: &MARKERS,
     parser: |tools| CallParser::Listed(Listed::new(tools.clone(), &LIST)),

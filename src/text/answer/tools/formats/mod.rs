@@ -13,6 +13,7 @@ pub(super) mod granite_20b;
 pub(super) mod harmony;
 pub(super) mod hermes;
 pub(super) mod hunyuan;
+pub(super) mod internlm;
 pub(super) mod json;
 pub(super) mod kimi_k2;
 pub(super) mod lfm2;

@@ -1,4 +1,4 @@
-//! A JSON list as the whole answer, or in a code fence: xLAM.
+//! A JSON list as the whole answer, after a thought, or in a code fence: xLAM.
 
 use super::{CallFormat, json};
 use crate::text::answer::tools::CallParser;
@@ -13,7 +13,7 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
 };
 
 static LIST: List = List {
-    open: &["```json", "[TOOL_CALLS]", "<tool_call>"],
+    open: &["```json", "[TOOL_CALLS]", "<tool_call>", "</think>"],
     close: &["```", "</tool_call>"],
     is_bare: true,
     written: Written::Json,

@@ -14,7 +14,7 @@ pub(in crate::text::answer::tools) struct Written {
     follows_text: bool,
 }
 
-pub(in crate::text::answer::tools) const FORMATS: [Written; 17] = [
+pub(in crate::text::answer::tools) const FORMATS: [Written; 18] = [
     written(ToolParser::DeepSeekV3, true, |calls| {
         let call = |(name, arguments): &(&str, Value)| {
             format!(
@@ -55,6 +55,13 @@ pub(in crate::text::answer::tools) const FORMATS: [Written; 17] = [
     written(ToolParser::Hunyuan, true, |calls| {
         let list = list(calls, "name", "arguments");
         format!("<tool_calls>{list}</tool_calls>")
+    }),
+    written(ToolParser::InternLm, true, |calls| {
+        let call = |call: &(&str, Value)| {
+            let object = object(call, "name", "parameters");
+            format!("<|action_start|><|plugin|>\n{object}<|action_end|>")
+        };
+        joined(calls, "", call)
     }),
     written(ToolParser::CommandR7b, true, |calls| {
         let list = list(calls, "tool_name", "parameters");
@@ -312,6 +319,7 @@ fn calls_are_read_without_markers_that_may_be_missing() {
         (ToolParser::Xlam, format!("```json\n[{call}]\n```")),
         (ToolParser::Xlam, format!("<tool_call>[{call}]</tool_call>")),
         (ToolParser::Hunyuan, format!("<tool_calls>\n{call}\n")),
+        (ToolParser::InternLm, format!("<|action_start|> <|plugin|>{call}")),
         (
             ToolParser::DeepSeekV31,
             "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Oslo\"}\n```".to_owned(),
@@ -439,6 +447,11 @@ fn the_format_is_found_in_the_template_of_each_family() {
             "hermes",
         ),
         (
+            "InternLM 2.5",
+            "{{ '<|action_start|><|plugin|>\\n' + tool_call + '<|action_end|>\\n' }}",
+            "internlm",
+        ),
+        (
             "Command R7B",
             "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>{{ '<|START_ACTION|>[' }}",
             "command_r7b",
@@ -477,7 +490,7 @@ fn the_format_is_found_in_the_template_of_each_family() {
 fn vllms_names_are_accepted_for_what_is_parsed_and_for_nothing_else() {
     use crate::text::answer::ReasoningParser;
     let tools = "deepseek_v3 deepseek_v31 deepseek_v32 deepseek_v4 cohere_command3 cohere_command4 ernie45 glm45 glm47 \
-                 granite-20b-fc granite granite4 hermes hunyuan_a13b lfm2 kimi_k2 llama3_json llama4_json \
+                 granite-20b-fc granite granite4 hermes hunyuan_a13b internlm jamba minimax lfm2 kimi_k2 llama3_json llama4_json \
                  llama4_pythonic mimo minimax_m2 mistral olmo3 openai phi4_mini_json pythonic qwen3_coder qwen3_json \
                  qwen3_xml seed_oss step3p5 xlam functiongemma gemma4 apertus";
     for name in tools.split_whitespace() {
@@ -491,7 +504,7 @@ fn vllms_names_are_accepted_for_what_is_parsed_and_for_nothing_else() {
         name.parse::<ReasoningParser>()
             .expect("a name of what is parsed");
     }
-    let others = "internlm jamba longcat minimax minimax_m3 minicpm5 gigachat3 step3 poolside_v1 zaya_xml kimi_k3";
+    let others = "longcat minimax_m3 minicpm5 gigachat3 step3 poolside_v1 zaya_xml kimi_k3";
     for name in others.split_whitespace() {
         name.parse::<ToolParser>().expect_err("it is not parsed");
         name.parse::<ReasoningParser>()
