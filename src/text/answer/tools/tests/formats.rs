@@ -321,6 +321,11 @@ fn calls_are_read_without_markers_that_may_be_missing() {
         (ToolParser::Hunyuan, format!("<tool_calls>\n{call}\n")),
         (ToolParser::InternLm, format!("<|action_start|> <|plugin|>{call}")),
         (
+            ToolParser::Hunyuan,
+            format!("<tool_calls>\n{call}\n</tool_calls>"),
+        ),
+        (ToolParser::Xlam, format!("</think>\n\n[{call}]")),
+        (
             ToolParser::DeepSeekV31,
             "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Oslo\"}\n```".to_owned(),
         ),
