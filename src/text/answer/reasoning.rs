@@ -86,7 +86,7 @@ parsers! {
     /// `<think>` … `</think>`, `<response>` … `</response>`: ERNIE 4.5 and Granite 3.3.
     Ernie = ThoughtFormat {
         names: &["ernie45"],
-        templates: &[&["</think>", "<response>"]],
+        templates: &[&["<response>", "think_mode"], &["<think></think>", "<response></response>"]],
         tags: Some(("<think>", "</think>")),
         answer: &[["<response>", "</response>"]],
     };

@@ -72,6 +72,8 @@ parsers! {
     Hunyuan = formats::hunyuan::FORMAT;
     /// `<|action_start|><|plugin|>{…}<|action_end|>`: InternLM 2.
     InternLm = formats::internlm::FORMAT;
+    /// `<TOOLCALL>[…]</TOOLCALL>`: Nemotron Super v1.5 and Nano v2.
+    Nemotron = formats::nemotron::FORMAT;
     /// `functools[…]`: Phi-4-mini.
     Phi4Mini = formats::phi4_mini::FORMAT;
     /// `<|tool_call|>[…]`: Granite 3.

@@ -10,7 +10,7 @@ const CALLS_4: [&str; 2] = ["<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"]
 
 pub(crate) const FORMAT: CallFormat = CallFormat {
     names: &["deepseek_v32"],
-    templates: &[&[CALLS[0]]],
+    templates: &[&["｜DSML｜", "function_calls>"]],
     markers: &["｜DSML｜"],
     parser: |tools| CallParser::Invoked(Invoked::new(tools.clone(), &TAGS)),
     // What a value may be is said before it, in a way that no grammar of tags can express.
@@ -19,7 +19,7 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
 
 pub(crate) const V4: CallFormat = CallFormat {
     names: &["deepseek_v4"],
-    templates: &[&[CALLS_4[0]]],
+    templates: &[&["｜DSML｜", "tool_calls>"]],
     parser: |tools| CallParser::Invoked(Invoked::new(tools.clone(), &TAGS_4)),
     ..FORMAT
 };

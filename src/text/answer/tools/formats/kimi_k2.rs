@@ -11,7 +11,7 @@ const ARGUMENTS: &str = "<|tool_call_argument_begin|>";
 
 pub(crate) const FORMAT: CallFormat = CallFormat {
     names: &["kimi_k2"],
-    templates: &[&[CALL[0]]],
+    templates: &[&[CALL[0]], &["<|im_system|>tool_declare"]],
     markers: &[CALLS[0], CALLS[1], CALL[0], CALL[1], ARGUMENTS],
     parser: |tools| CallParser::Named(Named::new(tools.clone(), &FRAME)),
     form: Some(form),

@@ -21,6 +21,7 @@ pub(super) mod llama3_json;
 pub(super) mod llama4_json;
 pub(super) mod minimax_m2;
 pub(super) mod mistral;
+pub(super) mod nemotron;
 pub(super) mod olmo3;
 pub(super) mod phi4_mini;
 pub(super) mod pythonic;

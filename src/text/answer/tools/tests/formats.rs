@@ -14,7 +14,7 @@ pub(in crate::text::answer::tools) struct Written {
     follows_text: bool,
 }
 
-pub(in crate::text::answer::tools) const FORMATS: [Written; 18] = [
+pub(in crate::text::answer::tools) const FORMATS: [Written; 19] = [
     written(ToolParser::DeepSeekV3, true, |calls| {
         let call = |(name, arguments): &(&str, Value)| {
             format!(
@@ -63,8 +63,13 @@ pub(in crate::text::answer::tools) const FORMATS: [Written; 18] = [
         };
         joined(calls, "", call)
     }),
+    written(ToolParser::Nemotron, true, |calls| {
+        let list = list(calls, "name", "arguments");
+        format!("<TOOLCALL>{list}</TOOLCALL>")
+    }),
     written(ToolParser::CommandR7b, true, |calls| {
         let list = list(calls, "tool_name", "parameters");
+        let list = list.replace("{\"tool_name\"", "{\"tool_call_id\": \"0\", \"tool_name\"");
         format!("<|START_ACTION|>{list}<|END_ACTION|>")
     }),
     written(ToolParser::CommandR, true, |calls| {
@@ -387,6 +392,11 @@ fn the_format_is_found_in_the_template_of_each_family() {
             "deepseek_v32",
         ),
         (
+            "DeepSeek V3.2, with a variable",
+            "{%- set dsml_token = \"｜DSML｜\" -%}{%- if message.tool_calls -%}<{{ dsml_token }}function_calls>",
+            "deepseek_v32",
+        ),
+        (
             "DeepSeek V4",
             "A block like:\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"$TOOL_NAME\">",
             "deepseek_v4",
@@ -457,6 +467,16 @@ fn the_format_is_found_in_the_template_of_each_family() {
             "internlm",
         ),
         (
+            "Nemotron Super",
+            "{{- '<|start_header_id|>' }} use the format:\n<TOOLCALL>[{{\"name\": \"tool_name1\"}}]</TOOLCALL>",
+            "nemotron_json",
+        ),
+        (
+            "Kimi K2, first version",
+            "{{ '<|im_system|>tool_declare<|im_middle|>' -}} {{- tools | tojson -}}",
+            "kimi_k2",
+        ),
+        (
             "Command R7B",
             "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>{{ '<|START_ACTION|>[' }}",
             "command_r7b",
@@ -490,14 +510,62 @@ fn the_format_is_found_in_the_template_of_each_family() {
     assert_eq!(ToolParser::detect("{{ tools | tojson }}"), None);
 }
 
+/// Answers in tags beside the thoughts are those of two families; MiniMax has such tags around results of tools.
+#[test]
+fn the_form_of_thoughts_is_found_in_the_template_of_each_family() {
+    use crate::text::answer::ReasoningParser;
+    let table = [
+        (
+            "ERNIE 4.5",
+            "<global_setting>\nthink_mode=True\n</global_setting>{{- '<response>\n' + content + '\n</response>' }}",
+            "ernie45",
+        ),
+        (
+            "Granite 3.3",
+            "thoughts between <think></think> and write your response between <response></response>",
+            "ernie45",
+        ),
+        (
+            "Granite 3.2",
+            "Write your thoughts after 'Here is my thought process:' and your response after 'Here is my response:'",
+            "granite",
+        ),
+        (
+            "MiniMax M2",
+            "{{- '<think>' ~ reasoning_content ~ '</think>' }}{{- '\n<response>' }}{{- '</response>' }}",
+            "think",
+        ),
+        (
+            "Hunyuan",
+            "{{- '<think>\n\n</think>\n' }}<|extra_0|>",
+            "hunyuan_a13b",
+        ),
+        (
+            "Command R7B",
+            "<|START_THINKING|>{{ message.reasoning_content }}<|END_THINKING|>",
+            "command_r7b",
+        ),
+        (
+            "Apertus",
+            "{%- set inner_token = '<|inner_prefix|>' -%}",
+            "apertus",
+        ),
+    ];
+    for (family, template, name) in table {
+        let parser = ReasoningParser::of_template(template);
+        assert_eq!(parser.names()[0], name, "{family}");
+    }
+}
+
 /// A name that is accepted means its notation.
 #[test]
 fn vllms_names_are_accepted_for_what_is_parsed_and_for_nothing_else() {
     use crate::text::answer::ReasoningParser;
-    let tools = "deepseek_v3 deepseek_v31 deepseek_v32 deepseek_v4 cohere_command3 cohere_command4 ernie45 glm45 glm47 \
-                 granite-20b-fc granite granite4 hermes hunyuan_a13b internlm jamba minimax lfm2 kimi_k2 llama3_json llama4_json \
-                 llama4_pythonic mimo minimax_m2 mistral olmo3 openai phi4_mini_json pythonic qwen3_coder qwen3_json \
-                 qwen3_xml seed_oss step3p5 xlam functiongemma gemma4 apertus";
+    let tools = "deepseek_v3 deepseek_v31 deepseek_v32 deepseek_v4 cohere_command3 cohere_command4 \
+                 ernie45 glm45 glm47 granite-20b-fc granite granite4 hermes hunyuan_a13b internlm jamba \
+                 minimax lfm2 kimi_k2 llama3_json llama4_json llama4_pythonic mimo minimax_m2 mistral \
+                 olmo3 openai phi4_mini_json pythonic qwen3_coder qwen3_json qwen3_xml seed_oss step3p5 \
+                 xlam functiongemma gemma4 apertus";
     for name in tools.split_whitespace() {
         name.parse::<ToolParser>()
             .expect("a name of what is parsed");
