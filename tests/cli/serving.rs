@@ -320,3 +320,25 @@ fn a_server_whose_engine_is_gone_ends_with_a_failure() {
         );
     }
 }
+
+/// A template may show tools in a way that says nothing of how calls are written.
+#[test]
+fn a_server_says_at_its_start_that_calls_of_an_unknown_format_are_not_read() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let file = folder.path().join("own.jinja");
+    let path = file.to_str().expect("the path is UTF-8");
+    let unknown = "{{ tools | tojson }}{{ messages[0]['content'] }}";
+    let known = format!("{unknown}<tool_call>");
+    let set = ["--tool-call-parser", "xlam"];
+    for (template, more, is_said) in [
+        (unknown, &[][..], true),
+        (unknown, &set, false),
+        (&known, &[], false),
+    ] {
+        fs::write(&file, template).expect("the folder takes files");
+        let options = ["--device", "fake", "--chat-template", path];
+        let server = Server::with(&[&options[..], more].concat());
+        let said = server.greeting.matches("--tool-call-parser").count();
+        assert_eq!(said, usize::from(is_said), "{}", server.greeting);
+    }
+}

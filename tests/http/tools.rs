@@ -412,6 +412,9 @@ fn forced_calls_are_made_whatever_the_model_would_say() {
         (Some(ToolParser::Llama3Json), 2),
         (Some(ToolParser::Json), 2),
         (Some(ToolParser::Gemma), 2),
+        (Some(ToolParser::DeepSeekV3), 2),
+        (Some(ToolParser::MiniMaxM2), 2),
+        (Some(ToolParser::Olmo3), 2),
     ] {
         let options = ServerOptions {
             tool_call_parser: parser,

@@ -37,6 +37,13 @@ impl ModelState {
         assert!(!model_names.is_empty(), "a served model has a name");
         let answer_format =
             AnswerFormat::new(&text, options.tool_call_parser, options.reasoning_parser);
+        if options.tool_call_parser.is_none() && AnswerFormat::is_unknown_to(&text) {
+            let model = &model_names[0];
+            tracing::warn!(
+                "calls of {model} are read only if the whole answer is JSON: its chat template shows tools, but in no \
+                 format that is known (see --tool-call-parser)"
+            );
+        }
         Self {
             shared,
             engine,

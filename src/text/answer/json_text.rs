@@ -82,7 +82,7 @@ pub(crate) fn repaired(text: &str) -> String {
 }
 
 /// An object whose values are JSON as it was written. The last of several values of a key counts.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Object {
     members: Vec<(String, String)>,
     places: HashMap<String, usize>,

@@ -6,12 +6,14 @@
 //!
 //! Nothing here depends on HTTP, or on the JSON of a reply.
 
+mod envelope;
 mod harmony;
 mod json_stream;
 mod json_text;
 mod marker;
 mod parts;
 mod reasoning;
+mod registry;
 mod tagged;
 mod tool_set;
 mod tools;
@@ -24,6 +26,7 @@ pub use tools::ToolParser;
 pub(crate) use tools::{ToolChoice, calls_or_json, forced_calls};
 
 use super::{LineLimits, StopStrings, TextModel, Tokenizer};
+use envelope::Envelope;
 use harmony::Harmony;
 use reasoning::Splitter;
 use std::sync::Arc;
@@ -54,6 +57,14 @@ impl AnswerFormat {
         }
     }
 
+    /// Whether a model's template shows tools, and nothing in it tells how calls are written.
+    pub(crate) fn is_unknown_to(text: &TextModel) -> bool {
+        text.template.as_ref().is_some_and(|template| {
+            let source = template.source();
+            source.contains("tools") && ToolParser::detect(source).is_none()
+        })
+    }
+
     fn is_harmony(self) -> bool {
         self.tools == ToolParser::Harmony || self.reasoning == ReasoningParser::Harmony
     }
@@ -70,7 +81,8 @@ impl AnswerFormat {
             .reasoning
             .tags()
             .map_or([""; 2], |(open, close)| [open, close]);
-        let all = tools.iter().chain(harmony).chain(&tags);
+        let around = self.reasoning.answer_tags().as_flattened();
+        let all = tools.iter().chain(harmony).chain(&tags).chain(around);
         // Gemma's reasoning starts with a token followed by a word.
         let words = all
             .flat_map(|mark| [Some(*mark), mark.strip_suffix("thought")])
@@ -118,7 +130,10 @@ enum Form {
 impl AnswerParser {
     /// A parser that treats the whole answer as content.
     pub(crate) fn plain() -> Self {
-        Self::of(Form::Tagged(Tagged::new(None, CallParser::Off)), false)
+        Self::of(
+            Form::Tagged(Tagged::new(None, None, CallParser::Off)),
+            false,
+        )
     }
 
     /// A parser for an answer that starts at `start`.
@@ -133,7 +148,8 @@ impl AnswerParser {
             } else {
                 CallParser::Off
             };
-            Form::Tagged(Tagged::new(reasoning, calls))
+            let envelope = Envelope::new(format.reasoning.answer_tags());
+            Form::Tagged(Tagged::new(reasoning, envelope, calls))
         };
         Self::of(form, tools.single)
     }

@@ -4,84 +4,121 @@
 //! set on the command line. [`Splitter`] splits an answer's text while it streams. [`ReasoningTracker`] follows the
 //! tokens: a grammar applies only to the answer, so it waits until the reasoning has ended.
 
+use super::envelope::AnswerTags;
 use super::marker::{Marker, begins};
+use super::registry::parsers;
 use crate::text::{Tokenizer, Utf8Stream};
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-/// How a model marks its reasoning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReasoningParser {
-    /// It has no reasoning.
-    #[default]
-    None,
-    /// `<think>` … `</think>`: Qwen, DeepSeek and most others.
-    Think,
-    /// `[THINK]` … `[/THINK]`: Mistral.
-    Mistral,
-    /// `<|channel>thought` … `<channel|>`: Gemma 4.
-    Gemma,
-    /// `<seed:think>` … `</seed:think>`: Seed-OSS.
-    Seed,
-    /// The analysis channel of harmony: gpt-oss.
-    Harmony,
+/// A way to mark reasoning.
+pub(super) struct ThoughtFormat {
+    /// Names of its parser: ours, then vLLM's.
+    names: &'static [&'static str],
+    /// A chat template is of this format if it has all texts of one of these groups.
+    templates: &'static [&'static [&'static str]],
+    /// What stands before and after the reasoning, if it has tags.
+    tags: Option<(&'static str, &'static str)>,
+    /// Tags that may stand around the answer, too.
+    answer: AnswerTags,
 }
 
-impl FromStr for ReasoningParser {
-    type Err = String;
+parsers! {
+    /// How a model marks its reasoning.
+    "reasoning" ReasoningParser: ThoughtFormat;
 
-    /// Accepts our names and vLLM's equivalents.
-    fn from_str(name: &str) -> Result<Self, String> {
-        Ok(match name {
-            "none" => Self::None,
-            "think" | "deepseek_r1" | "deepseek_v3" | "qwen3" | "glm45" | "hunyuan_a13b" => {
-                Self::Think
-            }
-            "seed" | "seed_oss" => Self::Seed,
-            "mistral" => Self::Mistral,
-            "gemma" | "gemma4" => Self::Gemma,
-            "harmony" | "openai_gptoss" | "gpt_oss" => Self::Harmony,
-            _ => {
-                return Err(format!(
-                    "unknown reasoning parser `{name}`; expected one of {}",
-                    Self::NAMES.join(", ")
-                ));
-            }
-        })
-    }
+    /// The analysis channel of harmony: gpt-oss.
+    Harmony = ThoughtFormat {
+        names: &["harmony", "openai_gptoss", "gpt_oss"],
+        templates: &[&["<|channel|>", "<|message|>"]],
+        tags: None,
+        answer: &[],
+    };
+    /// `[THINK]` … `[/THINK]`: Mistral.
+    Mistral = ThoughtFormat {
+        names: &["mistral"],
+        templates: &[&["[THINK]"]],
+        tags: Some(("[THINK]", "[/THINK]")),
+        answer: &[],
+    };
+    /// `<|channel>thought` … `<channel|>`: Gemma 4.
+    Gemma = ThoughtFormat {
+        names: &["gemma", "gemma4"],
+        templates: &[&["<|channel>"]],
+        tags: Some(("<|channel>thought", "<channel|>")),
+        answer: &[],
+    };
+    /// `<seed:think>` … `</seed:think>`: Seed-OSS.
+    Seed = ThoughtFormat {
+        names: &["seed", "seed_oss"],
+        templates: &[&["<seed:think>"]],
+        tags: Some(("<seed:think>", "</seed:think>")),
+        answer: &[],
+    };
+    /// `<|START_THINKING|>` … `<|END_THINKING|>`: Command R7B and Command A.
+    Command = ThoughtFormat {
+        names: &["command_r7b", "cohere_command3", "cohere_command4"],
+        templates: &[&["<|START_THINKING|>"]],
+        tags: Some(("<|START_THINKING|>", "<|END_THINKING|>")),
+        answer: &[["<|START_RESPONSE|>", "<|END_RESPONSE|>"], ["<|START_TEXT|>", "<|END_TEXT|>"]],
+    };
+    /// `<|inner_prefix|>` … `<|inner_suffix|>`: Apertus.
+    Apertus = ThoughtFormat {
+        names: &["apertus"],
+        templates: &[&["<|inner_prefix|>"]],
+        tags: Some(("<|inner_prefix|>", "<|inner_suffix|>")),
+        answer: &[],
+    };
+    /// `Here is my thought process:` … `Here is my response:`: Granite 3.2.
+    Granite = ThoughtFormat {
+        names: &["granite"],
+        templates: &[&["Here is my thought process:", "Here is my response:"]],
+        tags: Some(("Here is my thought process:", "Here is my response:")),
+        answer: &[],
+    };
+    /// `<think>` … `</think>`, `<answer>` … `</answer>`: Hunyuan.
+    Hunyuan = ThoughtFormat {
+        names: &["hunyuan_a13b"],
+        templates: &[&["<think>", "<answer>"], &["<think>", "<|extra_0|>"]],
+        tags: Some(("<think>", "</think>")),
+        answer: &[["<answer>", "</answer>"]],
+    };
+    /// `<think>` … `</think>`, `<response>` … `</response>`: ERNIE 4.5 and Granite 3.3.
+    Ernie = ThoughtFormat {
+        names: &["ernie45"],
+        templates: &[&["<response>", "think_mode"], &["<think></think>", "<response></response>"]],
+        tags: Some(("<think>", "</think>")),
+        answer: &[["<response>", "</response>"]],
+    };
+    /// `<think>` … `</think>`: Qwen, DeepSeek and most others.
+    Think = ThoughtFormat {
+        names: &[
+            "think", "deepseek_r1", "deepseek_v3", "deepseek_v4", "glm45", "glm47", "granite_thinking_parser", "holo2",
+            "hy_v3", "kimi_k2", "mimo", "minimax_m2", "nemotron_v3", "olmo3", "qwen3", "step3p5",
+        ],
+        templates: &[&["<think>"], &["</think>"]],
+        tags: Some(("<think>", "</think>")),
+        answer: &[],
+    };
+    /// It has no reasoning.
+    #[default]
+    None = ThoughtFormat { names: &["none"], templates: &[], tags: None, answer: &[] };
 }
 
 impl ReasoningParser {
-    /// The names that [`FromStr`] accepts, without vLLM's equivalents.
-    pub const NAMES: [&str; 6] = ["none", "think", "mistral", "gemma", "seed", "harmony"];
-
     /// Detects the parser from a chat template's text.
     pub(crate) fn of_template(template: &str) -> Self {
-        if template.contains("<|channel|>") && template.contains("<|message|>") {
-            Self::Harmony
-        } else if template.contains("[THINK]") {
-            Self::Mistral
-        } else if template.contains("<|channel>") {
-            Self::Gemma
-        } else if template.contains("<seed:think>") {
-            Self::Seed
-        } else if template.contains("<think>") || template.contains("</think>") {
-            Self::Think
-        } else {
-            Self::None
-        }
+        Self::detect(template).unwrap_or_default()
     }
 
     /// The tags around reasoning, if the model uses tags.
     pub(crate) fn tags(self) -> Option<(&'static str, &'static str)> {
-        match self {
-            Self::None | Self::Harmony => None,
-            Self::Think => Some(("<think>", "</think>")),
-            Self::Mistral => Some(("[THINK]", "[/THINK]")),
-            Self::Gemma => Some(("<|channel>thought", "<channel|>")),
-            Self::Seed => Some(("<seed:think>", "</seed:think>")),
-        }
+        self.format().tags
+    }
+
+    /// The tags that the model may put around its answer.
+    pub(crate) fn answer_tags(self) -> AnswerTags {
+        self.format().answer
     }
 
     /// The stage in which the answer to `prompt` starts. `continued` is the beginning of the answer with which the

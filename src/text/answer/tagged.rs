@@ -1,6 +1,7 @@
 //! [`Tagged`]: answers whose thought is in tags. What follows it is content and calls; a call also ends the thought.
 
 use super::Parsing;
+use super::envelope::Envelope;
 use super::marker::Marker;
 use super::parts::Parts;
 use super::reasoning::Splitter;
@@ -13,6 +14,8 @@ const STARTS: [char; 2] = ['<', '['];
 #[derive(Clone, Debug)]
 pub(super) struct Tagged {
     reasoning: Option<Splitter>,
+    /// Removes the tags around the answer.
+    envelope: Option<Envelope>,
     /// Looks for calls in the thought that is being written.
     thought: Option<Box<CallParser>>,
     calls: Box<CallParser>,
@@ -21,9 +24,14 @@ pub(super) struct Tagged {
 }
 
 impl Tagged {
-    pub(super) fn new(reasoning: Option<Splitter>, calls: CallParser) -> Self {
+    pub(super) fn new(
+        reasoning: Option<Splitter>,
+        envelope: Option<Envelope>,
+        calls: CallParser,
+    ) -> Self {
         Self {
             reasoning,
+            envelope,
             thought: None,
             calls: Box::new(calls),
             late: None,
@@ -63,7 +71,7 @@ impl Tagged {
 
     fn push_piece(&mut self, text: &str, parts: &mut Parts) {
         let Some(splitter) = &mut self.reasoning else {
-            return self.calls.push(text, parts);
+            return self.answer(text, parts);
         };
         let mut thought = String::new();
         let answer = splitter.push(text, &mut thought);
@@ -122,7 +130,19 @@ impl Tagged {
         add_thought(found, parts);
     }
 
+    /// More of the answer, perhaps with a tag around it.
     fn answer(&mut self, text: &str, parts: &mut Parts) {
+        match &mut self.envelope {
+            Some(envelope) => {
+                let inner = envelope.push(text);
+                self.inner(&inner, parts);
+            }
+            None => self.inner(text, parts),
+        }
+    }
+
+    /// More content and calls.
+    fn inner(&mut self, text: &str, parts: &mut Parts) {
         let mut more = Parts::default();
         self.calls.push(text, &mut more);
         self.add_answer(more, parts);
@@ -143,6 +163,10 @@ impl Tagged {
             self.think(&thought, parts);
             self.end_thought(parts, is_cut);
             self.answer(&answer, parts);
+        }
+        if let Some(envelope) = &mut self.envelope {
+            let held = envelope.finish(is_cut);
+            self.inner(&held, parts);
         }
         let mut more = Parts::default();
         self.calls.finish(&mut more, is_cut);

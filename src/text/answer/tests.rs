@@ -49,7 +49,7 @@ fn answers() -> Vec<(ToolParser, ReasoningParser, String)> {
     let brackets = format!(
         "{TEXT}[TOOL_CALLS]weather[CALL_ID]abc123def[ARGS]{PARIS}[TOOL_CALLS]add[ARGS]{{}}"
     );
-    vec![
+    let mut answers = vec![
         (
             T::Hermes,
             R::Think,
@@ -120,6 +120,53 @@ fn answers() -> Vec<(ToolParser, ReasoningParser, String)> {
             ),
         ),
         (T::Json, R::None, format!("[{call}, {add}]")),
+    ];
+    answers.extend(answers_in_tags(&format!("[{call}, {add}]")));
+    answers
+}
+
+/// Answers that stand between tags, beside the thoughts.
+fn answers_in_tags(list: &str) -> [(ToolParser, ReasoningParser, String); 5] {
+    use ReasoningParser as R;
+    use ToolParser as T;
+    let action = list.replace("\"name\"", "\"tool_name\"");
+    let named = format!("[{{\"weather\": {PARIS}}}, {{\"add\": {{}}}}]");
+    let hermes = "<tool_call>{\"name\": \"weather\"}</tool_call>\n<tool_call>{\"name\": \"add\"}</tool_call>";
+    [
+        (
+            T::Hunyuan,
+            R::Hunyuan,
+            format!(
+                "<think>\n{THOUGHT}</think>\n<answer>\n{TEXT}\n<tool_calls>{list}</tool_calls>\n</answer>"
+            ),
+        ),
+        (
+            T::Hermes,
+            R::Ernie,
+            format!("<think>{THOUGHT}</think>\n\n<response>\n{TEXT}\n</response>\n{hermes}"),
+        ),
+        (
+            T::CommandR7b,
+            R::Command,
+            format!(
+                "<|START_THINKING|>{THOUGHT}<|END_THINKING|><|START_RESPONSE|>{TEXT}<|END_RESPONSE|>\
+                 <|START_ACTION|>{action}<|END_ACTION|>"
+            ),
+        ),
+        (
+            T::Granite,
+            R::Granite,
+            format!(
+                "Here is my thought process:\n{THOUGHT}Here is my response:\n{TEXT}<|tool_call|>{list}"
+            ),
+        ),
+        (
+            T::Apertus,
+            R::Apertus,
+            format!(
+                "<|inner_prefix|>{THOUGHT}<|inner_suffix|>{TEXT}<|tools_prefix|>{named}<|tools_suffix|>"
+            ),
+        ),
     ]
 }
 

@@ -30,18 +30,16 @@ pub(crate) struct ServedArgs {
     #[arg(help_heading = "Server", long, visible_alias = "alias", env = "FOLIO_SERVED_MODEL_NAME", value_name = "NAME",
           value_delimiter = ',', num_args = 1.., value_parser = NonEmptyStringValueParser::new())]
     served_model_name: Vec<String>,
-    /// Format of the model's tool calls: hermes, llama3_json, mistral, gemma, gemma4, harmony, glm, seed_oss, lfm2,
-    /// json [default: found in its chat template]
     #[arg(
+        help = parser_help("tool calls", &ToolParser::NAMES),
         help_heading = "Server",
         long,
         env = "FOLIO_TOOL_CALL_PARSER",
         value_name = "NAME"
     )]
     tool_call_parser: Option<ToolParser>,
-    /// Format of the model's reasoning: none, think, mistral, gemma, seed, harmony [default: found in its chat
-    /// template]
     #[arg(
+        help = parser_help("reasoning", &ReasoningParser::NAMES),
         help_heading = "Server",
         long,
         env = "FOLIO_REASONING_PARSER",
@@ -90,6 +88,14 @@ fn variables(text: &str) -> Result<Map<String, Value>, String> {
         Some(name) => Err(format!("`{name}` cannot be set")),
         None => Ok(variables),
     }
+}
+
+/// What `--help` says of a parser's option.
+fn parser_help(read: &str, names: &[&str]) -> String {
+    format!(
+        "Format of the model's {read}: {}; or vLLM's name of one [default: found in its chat template]",
+        names.join(", ")
+    )
 }
 
 /// A served model.

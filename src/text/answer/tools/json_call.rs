@@ -299,7 +299,7 @@ impl JsonCall {
         let has_arguments = !matches!(self.arguments, Arguments::None);
         self.field = match key.as_str() {
             // A reported name cannot be withdrawn, so the first of two counts.
-            "name" | "function" if self.name.is_none() => Field::Name,
+            "name" | "function" | "tool_name" if self.name.is_none() => Field::Name,
             key if ARGUMENTS.contains(&key) && !has_arguments => Field::Arguments,
             _ => Field::Other,
         };

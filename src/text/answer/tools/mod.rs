@@ -1,20 +1,26 @@
 //! Tool calls: parses what models write, while it streams.
 //!
-//! Every model family writes calls in its own format ([`ToolParser`]). The parser is detected from the chat template,
-//! or set on the command line. [`CallParser`] splits an answer's text into content and calls. It reports a call's name
-//! as soon as it is certain that there is a call, and texts of the arguments as they are written. What it reports of
-//! the arguments can always be completed as JSON. `forced` builds the grammar that forces a call.
+//! Every model family writes calls in its own format ([`ToolParser`], `formats`). The parser is detected from the chat
+//! template, or set on the command line. [`CallParser`] splits an answer's text into content and calls. It reports a
+//! call's name as soon as it is certain that there is a call, and texts of the arguments as they are written. What it
+//! reports of the arguments can always be completed as JSON. `forced` builds the grammar that forces a call.
 
 mod bare;
 mod content;
 mod enclosed;
 mod forced;
+mod form;
+mod formats;
 mod gemma;
+mod invoked;
 mod json_call;
+mod listed;
 mod marked;
+mod named;
 mod notation;
 mod progress;
 mod python;
+mod python_call;
 mod python_calls;
 mod tags;
 mod types;
@@ -23,124 +29,93 @@ mod xml_value;
 
 pub(crate) use forced::{calls_or_json, forced_calls};
 
-use super::harmony::MARKERS;
 use super::parts::{CallDelta, Parts};
+use super::registry::parsers;
 use super::tool_set::ToolSet;
 use bare::Bare;
 use enclosed::Enclosed;
+use formats::CallFormat;
+use invoked::Invoked;
+use listed::Listed;
 use marked::{Hermes, Mistral};
+use named::Named;
 use serde_json::Value;
-use std::str::FromStr;
 use std::sync::Arc;
 
-/// The format in which a model writes its calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ToolParser {
-    /// `<tool_call>` JSON `</tool_call>`: Hermes, Qwen and most others. Also Qwen3-Coder's tags between the two.
-    Hermes,
-    /// `{"name": …, "parameters": …}` as the whole answer, several with `;` between: Llama 3.
-    Llama3Json,
-    /// `[TOOL_CALLS]`, then a JSON list or `name[ARGS]{…}`: Mistral.
-    Mistral,
-    /// `<start_function_call>call:name{key:<escape>…<escape>}<end_function_call>`: FunctionGemma.
-    Gemma,
-    /// `<|tool_call>call:name{key:<|"|>…<|"|>}<tool_call|>`: Gemma 4.
-    Gemma4,
+parsers! {
+    /// The format in which a model writes its calls.
+    "tool call" ToolParser: CallFormat;
+
     /// Messages to `functions.name` on the commentary channel: gpt-oss.
-    Harmony,
-    /// `<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>`: GLM 4.5 and later.
-    Glm,
+    Harmony = formats::harmony::FORMAT;
+    /// `[TOOL_CALLS]`, then a JSON list or `name[ARGS]{…}`: Mistral.
+    Mistral = formats::mistral::FORMAT;
+    /// `<start_function_call>call:name{key:<escape>…<escape>}<end_function_call>`: FunctionGemma.
+    Gemma = formats::gemma::FORMAT;
+    /// `<|tool_call>call:name{key:<|"|>…<|"|>}<tool_call|>`: Gemma 4.
+    Gemma4 = formats::gemma::GEMMA_4;
+    /// `<｜DSML｜function_calls>` with calls and arguments in tags: DeepSeek V3.2.
+    DeepSeekV32 = formats::deepseek_v32::FORMAT;
+    /// `<｜DSML｜tool_calls>` with calls and arguments in tags: DeepSeek V4.
+    DeepSeekV4 = formats::deepseek_v32::V4;
+    /// `<｜tool▁call▁begin｜>function<｜tool▁sep｜>name`, arguments in a code fence: DeepSeek V3 and R1.
+    DeepSeekV3 = formats::deepseek_v3::FORMAT;
+    /// `<｜tool▁call▁begin｜>name<｜tool▁sep｜>{…}`: DeepSeek V3.1.
+    DeepSeekV31 = formats::deepseek_v3::V3_1;
+    /// `<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}`: Kimi K2.
+    KimiK2 = formats::kimi_k2::FORMAT;
+    /// `<minimax:tool_call>` with calls and arguments in tags: MiniMax M2.
+    MiniMaxM2 = formats::minimax_m2::FORMAT;
+    /// `<|START_ACTION|>[{"tool_name": …, "parameters": …}]<|END_ACTION|>`: Command R7B and Command A.
+    CommandR7b = formats::command::FORMAT;
+    /// `Action:` and a list in a code fence: Command R.
+    CommandR = formats::command::COMMAND_R;
+    /// `<|tools_prefix|>[{"name": {…}}]<|tools_suffix|>`: Apertus.
+    Apertus = formats::apertus::FORMAT;
+    /// `<tool_calls>[…]</tool_calls>`: Hunyuan, Jamba, MiniMax M1.
+    Hunyuan = formats::hunyuan::FORMAT;
+    /// `<|action_start|><|plugin|>{…}<|action_end|>`: InternLM 2.
+    InternLm = formats::internlm::FORMAT;
+    /// `<TOOLCALL>[…]</TOOLCALL>`: Nemotron Super v1.5 and Nano v2.
+    Nemotron = formats::nemotron::FORMAT;
+    /// `functools[…]`: Phi-4-mini.
+    Phi4Mini = formats::phi4_mini::FORMAT;
+    /// `<|tool_call|>[…]`: Granite 3.
+    Granite = formats::granite::FORMAT;
+    /// `<function_call> {…}`: Granite 20B for functions.
+    Granite20b = formats::granite_20b::FORMAT;
+    /// `<function_calls>` and calls as in Python, one a line: OLMo 3.
+    Olmo3 = formats::olmo3::FORMAT;
+    /// `[name(key="…")]` as the whole answer, calls as in Python: Llama 3.2, ToolACE, Llama 4.
+    Pythonic = formats::pythonic::FORMAT;
+    /// A JSON list as the whole answer, or in a code fence: xLAM.
+    Xlam = formats::xlam::FORMAT;
     /// `<seed:tool_call>`, Qwen3-Coder's tags, `</seed:tool_call>`: Seed-OSS.
-    SeedOss,
+    SeedOss = formats::seed_oss::FORMAT;
     /// `<|tool_call_start|>[name(key="…")]<|tool_call_end|>`, calls as in Python: LFM2.
-    Lfm2,
+    Lfm2 = formats::lfm2::FORMAT;
+    /// `<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>`: GLM 4.5 and later.
+    Glm = formats::glm::FORMAT;
+    /// `<tool_call>` JSON `</tool_call>`: Hermes, Qwen and most others. Also Qwen3-Coder's tags between the two.
+    Hermes = formats::hermes::FORMAT;
+    /// `{"name": …, "parameters": …}`, which may be between two markers: Llama 4.
+    Llama4Json = formats::llama4_json::FORMAT;
+    /// `{"name": …, "parameters": …}` as the whole answer, several with `;` between: Llama 3.
+    Llama3Json = formats::llama3_json::FORMAT;
     /// JSON as the whole answer: a call, or a list of calls.
     #[default]
-    Json,
-}
-
-impl FromStr for ToolParser {
-    type Err = String;
-
-    /// Accepts our names and vLLM's equivalents.
-    fn from_str(name: &str) -> Result<Self, String> {
-        Ok(match name {
-            "hermes" | "qwen" | "qwen3_coder" | "qwen3_xml" | "granite" => Self::Hermes,
-            "llama3_json" | "llama4_json" => Self::Llama3Json,
-            "mistral" => Self::Mistral,
-            "gemma" | "functiongemma" => Self::Gemma,
-            "gemma4" => Self::Gemma4,
-            "harmony" | "openai" => Self::Harmony,
-            "glm" | "glm45" | "glm47" => Self::Glm,
-            "seed_oss" => Self::SeedOss,
-            "lfm2" => Self::Lfm2,
-            "json" => Self::Json,
-            _ => {
-                return Err(format!(
-                    "unknown tool call parser `{name}`; expected one of {}",
-                    Self::NAMES.join(", ")
-                ));
-            }
-        })
-    }
+    Json = formats::json::FORMAT;
 }
 
 impl ToolParser {
-    /// The names that [`FromStr`] accepts, without vLLM's equivalents.
-    pub const NAMES: [&str; 10] = [
-        "hermes",
-        "llama3_json",
-        "mistral",
-        "gemma",
-        "gemma4",
-        "harmony",
-        "glm",
-        "seed_oss",
-        "lfm2",
-        "json",
-    ];
-
-    /// Detects the parser from a chat template's text.
+    /// Detects the parser from a chat template's text; calls of a format that is not known are read as JSON.
     pub(crate) fn of_template(template: &str) -> Self {
-        if template.contains("<|channel|>") && template.contains("<|message|>") {
-            Self::Harmony
-        } else if template.contains("[TOOL_CALLS]") {
-            Self::Mistral
-        } else if template.contains("<start_function_call>") {
-            Self::Gemma
-        } else if template.contains("<|tool_call>") {
-            Self::Gemma4
-        } else if template.contains("<seed:tool_call>") {
-            Self::SeedOss
-        } else if template.contains("<|tool_call_start|>")
-            || template.contains("<|tool_list_start|>")
-        {
-            Self::Lfm2
-        } else if template.contains("<tool_call>") && template.contains("<arg_key>") {
-            Self::Glm
-        } else if template.contains("<tool_call>") {
-            Self::Hermes
-        } else if template.contains("<|python_tag|>") || template.contains("<|start_header_id|>") {
-            Self::Llama3Json
-        } else {
-            Self::Json
-        }
+        Self::detect(template).unwrap_or_default()
     }
 
     /// Special tokens of the format.
     pub(crate) fn markers(self) -> &'static [&'static str] {
-        match self {
-            Self::Hermes => &marked::TOOL_CALL,
-            Self::Glm => &xml::GLM_MARKERS,
-            Self::SeedOss => &marked::SEED_TOOL_CALL,
-            Self::Llama3Json => &["<|python_tag|>"],
-            Self::Mistral => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
-            Self::Gemma => &gemma::MARKERS,
-            Self::Gemma4 => &gemma::MARKERS_4,
-            Self::Lfm2 => &python::MARKERS,
-            Self::Harmony => &MARKERS,
-            Self::Json => &[],
-        }
+        self.format().markers
     }
 }
 
@@ -179,33 +154,16 @@ pub(crate) enum CallParser {
     Mistral(Mistral),
     Enclosed(Box<Enclosed>),
     Bare(Bare),
+    Listed(Listed),
+    Named(Named),
+    Invoked(Invoked),
 }
 
 impl CallParser {
     /// A parser for a request with these tools. Harmony is parsed before this, because its messages are more than
     /// calls.
     pub(crate) fn new(form: ToolParser, tools: &Arc<ToolSet>) -> Self {
-        match form {
-            ToolParser::Hermes => {
-                Self::Hermes(Hermes::new(tools.clone(), &marked::TOOL_CALL, false))
-            }
-            ToolParser::Glm => Self::Hermes(Hermes::new(tools.clone(), &marked::TOOL_CALL, true)),
-            ToolParser::SeedOss => {
-                Self::Hermes(Hermes::new(tools.clone(), &marked::SEED_TOOL_CALL, false))
-            }
-            ToolParser::Mistral => Self::Mistral(Mistral::new(tools.clone())),
-            ToolParser::Gemma => {
-                Self::Enclosed(Box::new(Enclosed::gemma(tools.clone(), gemma::MARKERS)))
-            }
-            ToolParser::Gemma4 => {
-                Self::Enclosed(Box::new(Enclosed::gemma(tools.clone(), gemma::MARKERS_4)))
-            }
-            ToolParser::Lfm2 => {
-                Self::Enclosed(Box::new(Enclosed::python(tools.clone(), python::MARKERS)))
-            }
-            ToolParser::Llama3Json | ToolParser::Json => Self::Bare(Bare::new(tools.clone())),
-            ToolParser::Harmony => Self::Off,
-        }
+        (form.format().parser)(tools)
     }
 
     /// A parser of the same calls within a thought, whose other text is its content; `None` if there are no calls.
@@ -216,6 +174,9 @@ impl CallParser {
             Self::Hermes(parser) => Some(Self::Hermes(parser.in_thought())),
             Self::Mistral(parser) => Some(Self::Mistral(parser.in_thought())),
             Self::Enclosed(parser) => Some(Self::Enclosed(Box::new(parser.in_thought()))),
+            Self::Listed(parser) => parser.in_thought().map(Self::Listed),
+            // They call functions of the request only.
+            Self::Named(_) | Self::Invoked(_) => Some(self.clone()),
         }
     }
 
@@ -227,6 +188,9 @@ impl CallParser {
             Self::Mistral(parser) => parser.push(text, parts),
             Self::Enclosed(parser) => parser.push(text, parts),
             Self::Bare(parser) => parser.push(text, parts),
+            Self::Listed(parser) => parser.push(text, parts),
+            Self::Named(parser) => parser.push(text, parts),
+            Self::Invoked(parser) => parser.push(text, parts),
         }
     }
 
@@ -238,6 +202,9 @@ impl CallParser {
             Self::Mistral(parser) => parser.finish(parts, is_cut),
             Self::Enclosed(parser) => parser.finish(parts, is_cut),
             Self::Bare(parser) => parser.finish(parts, is_cut),
+            Self::Listed(parser) => parser.finish(parts, is_cut),
+            Self::Named(parser) => parser.finish(parts, is_cut),
+            Self::Invoked(parser) => parser.finish(parts, is_cut),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod brackets;
 mod broken;
+pub(super) mod formats;
 mod markup;
 mod messages;
 mod near_misses;
@@ -316,7 +317,7 @@ fn templates_decide() {
             "Hunyuan",
             "<think> <answer>",
             ToolParser::Json,
-            ReasoningParser::Think,
+            ReasoningParser::Hunyuan,
         ),
         (
             "unknown",

@@ -1,5 +1,6 @@
 //! Forced calls in every notation: which answers a grammar allows, and that its parser reads them.
 
+use super::super::tests::formats::FORMATS;
 use super::super::{CallParser, Parts, ToolSet};
 use super::*;
 use crate::model::demo;
@@ -529,6 +530,84 @@ fn long_integers_of_a_call_keep_their_digits_in_every_notation() {
         for (number, is_allowed) in [(long, true), ("7", true), (&rounded, false), ("1", false)] {
             let answer = call.replace('N', number);
             assert_eq!(allows(&spec, &tokenizer, &answer), is_allowed, "{answer}");
+        }
+    }
+}
+
+/// A forced call has the form that the model was trained on, which its parser reads.
+#[test]
+fn forced_calls_are_written_as_each_family_writes_them() {
+    let city = json!({"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+        "required": ["city"]});
+    let tools = choice(vec![
+        json!({"name": "get_weather", "parameters": city}),
+        clock(),
+    ]);
+    let one = [("get_weather", json!({"city": "Paris", "days": 3}))];
+    let two = [one[0].clone(), ("get_time", json!({}))];
+    for format in &FORMATS {
+        let is_json = format.parser.format().form.is_none();
+        // Markers are special tokens, or plain text.
+        for names in [names(format.parser), Vec::new()] {
+            let tokenizer = tokenizer(&names, true);
+            let (spec, read_by) =
+                forced_calls(format.parser, &tools, &tokenizer).expect("a grammar");
+            let expected = if is_json {
+                ToolParser::Json
+            } else {
+                format.parser
+            };
+            assert_eq!(read_by, expected);
+            if is_json {
+                continue;
+            }
+            for made in [&one[..], &two] {
+                let answer = (format.calls)(made);
+                assert!(
+                    allows(&spec, &tokenizer, &answer),
+                    "{:?}: {answer}",
+                    format.parser
+                );
+                let expected: Vec<_> = made
+                    .iter()
+                    .map(|(name, arguments)| ((*name).to_owned(), arguments.clone()))
+                    .collect();
+                assert_eq!(calls(format.parser, &tools, &answer), expected);
+            }
+            let other = (format.calls)(&[("get_news", json!({}))]);
+            assert!(
+                !allows(&spec, &tokenizer, &other),
+                "{:?}: {other}",
+                format.parser
+            );
+            let wrong = (format.calls)(&[("get_weather", json!({"days": 3}))]);
+            assert!(
+                !allows(&spec, &tokenizer, &wrong),
+                "{:?}: {wrong}",
+                format.parser
+            );
+        }
+    }
+}
+
+/// Where calls have marks of their own, an answer may be a call or JSON with a schema.
+#[test]
+fn a_call_of_each_family_may_come_instead_of_json() {
+    let schema = json!({"type": "object", "properties": {"noon": {"type": "boolean"}}, "required": ["noon"]});
+    let spec = GrammarSpec::Schema {
+        schema,
+        strict: false,
+    };
+    let tools = choice(vec![clock()]);
+    for format in &FORMATS {
+        let tokenizer = tokenizer(&names(format.parser), true);
+        let either = calls_or_json(format.parser, &tools, &tokenizer, &spec).expect("a grammar");
+        assert_eq!(either.is_some(), format.parser.format().form.is_some());
+        let call = (format.calls)(&[("get_time", json!({}))]);
+        let Some(either) = either else { continue };
+        for (answer, is_allowed) in [("{\"noon\": true}", true), (&call, true), ("noon", false)] {
+            let allowed = allows(&either, &tokenizer, answer);
+            assert_eq!(allowed, is_allowed, "{:?}: {answer}", format.parser);
         }
     }
 }
