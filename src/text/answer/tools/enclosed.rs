@@ -120,6 +120,7 @@ impl Enclosed {
     pub(crate) fn in_thought(&self) -> Self {
         Self {
             is_strict: true,
+            content: Content::of_thought(),
             ..self.clone()
         }
     }
@@ -196,6 +197,8 @@ impl Enclosed {
             while let Some(rest) = self.end(parts) {
                 self.push(&rest, parts);
             }
+        } else if matches!(self.stage, Stage::Opened(_) | Stage::Calls(_)) {
+            self.content.call_begins();
         }
         self.content.finish(parts);
     }

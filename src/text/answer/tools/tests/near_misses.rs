@@ -1,5 +1,6 @@
 //! Tests of calls of Gemma and LFM2 that are not written as their templates show them.
 
+use super::super::gemma::{MARKERS, MARKERS_4};
 use super::*;
 
 fn python(calls: &str) -> String {
@@ -9,9 +10,7 @@ fn python(calls: &str) -> String {
 /// A call in both notations of Gemma, as the second writes it.
 fn gemma(call: &str) -> [(ToolParser, String); 2] {
     let four = format!("<|tool_call>{call}<tool_call|>");
-    let pairs = super::super::gemma::MARKERS
-        .iter()
-        .zip(super::super::gemma::MARKERS_4);
+    let pairs = MARKERS.iter().zip(MARKERS_4);
     let first = pairs.fold(four.clone(), |text, (own, other)| text.replace(other, own));
     [(ToolParser::Gemma, first), (ToolParser::Gemma4, four)]
 }
