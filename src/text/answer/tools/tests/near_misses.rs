@@ -192,3 +192,22 @@ fn text_between_markers_that_is_no_call_is_content_unchanged() {
         check(ToolParser::Lfm2, &python(text), &python(text), &[]);
     }
 }
+
+/// As vLLM has seen it of LFM2.
+#[test]
+fn calls_that_are_repeated_after_their_marker_are_no_content() {
+    let call = "[write(path='a b', mode=\"]\")]";
+    let write = [("write", json!({"path": "a b", "mode": "]"}))];
+    for space in ["", "\n"] {
+        let answer = format!("{}{space}{call}<|tool_call_end|>", python(call));
+        check(ToolParser::Lfm2, &answer, "", &write);
+        check(
+            ToolParser::Lfm2,
+            &format!("{answer}\nDone."),
+            "Done.",
+            &write,
+        );
+    }
+    let other = format!("{}[write(x", python(call));
+    check(ToolParser::Lfm2, &other, "[write(x", &write);
+}
