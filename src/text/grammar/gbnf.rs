@@ -351,7 +351,10 @@ impl Parser<'_> {
             .and_then(|text| text.strip_suffix("]>"));
         let id = match number {
             Some(number) => number.parse().ok(),
-            None => self.tokens.get_special_token(&text),
+            None => {
+                let special = self.tokens.get_special_token(&text);
+                special.or_else(|| self.tokens.token_id(text.as_bytes()))
+            }
         };
         let known = id.filter(|id| (*id as usize) < self.tokens.vocab_size());
         match known {
@@ -360,7 +363,7 @@ impl Parser<'_> {
             }
             _ => {
                 self.rest = before;
-                Err(self.unexpected("a token such as <[5]> or the name of a special token"))
+                Err(self.unexpected("a token such as <[5]>, or the text of one"))
             }
         }
     }
