@@ -62,6 +62,7 @@ fn blank(value: &mut Value) {
                     Some(kind) if is_id => *value = format!("{kind}_ID").into(),
                     Some(_) if name == "created_at" => *value = "TIME".into(),
                     _ if is_time => *value = 0.into(),
+                    _ if name == "timings" => *value = "TIMES".into(),
                     Some(_) if name == "encrypted_content" => *value = "SEALED".into(),
                     _ => blank(value),
                 }

@@ -228,11 +228,13 @@ impl ResponsesReply {
             "max_tool_calls": null,
             "service_tier": "default",
             "usage": self.finish.map(|_| self.usage()),
-            // As llama.cpp's server reports them.
-            "timings": self.finish.map(|_| Timings::from(self.totals)),
             "user": null,
         });
         if let Value::Object(map) = &mut response {
+            if self.finish.is_some() {
+                // As llama.cpp's server reports them.
+                map.insert("timings".into(), json!(Timings::from(self.totals)));
+            }
             map.extend(self.asked.echo.clone());
         }
         response
