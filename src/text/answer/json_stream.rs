@@ -14,6 +14,8 @@ pub(crate) struct JsonStream {
     repair: Repair,
     /// Whether the string that is being read is a key.
     is_key: bool,
+    /// A quote that may end the string of a value, and the text after it.
+    quote: String,
     /// A value that is neither a string nor in brackets, so far.
     scalar: String,
     /// Text that was not taken yet.
@@ -51,6 +53,7 @@ impl JsonStream {
             expect: Expect::Value,
             repair: Repair::default(),
             is_key: false,
+            quote: String::new(),
             scalar: String::new(),
             certain: String::new(),
             is_certain: false,
@@ -64,7 +67,7 @@ impl JsonStream {
     }
 
     pub(crate) fn in_string(&self) -> bool {
-        self.repair.in_string()
+        self.repair.in_string() && self.quote.is_empty()
     }
 
     /// The certain text since the last call.
@@ -73,6 +76,10 @@ impl JsonStream {
     }
 
     pub(crate) fn push(&mut self, character: char) -> Step {
+        if !self.quote.is_empty() || character == '"' && self.in_text() {
+            self.quote.push(character);
+            return self.read_quote();
+        }
         if self.repair.in_string() {
             self.string(character);
             return Step::More;
@@ -108,6 +115,52 @@ impl JsonStream {
             _ => return Step::Broken,
         }
         Step::More
+    }
+
+    /// Whether the string of a value is open, and no escape in it.
+    fn in_text(&self) -> bool {
+        self.repair.in_string() && !self.repair.in_escape() && !self.is_key
+    }
+
+    /// Models forget to escape quotes. One before anything that cannot follow a value is a part of the text.
+    fn read_quote(&mut self) -> Step {
+        let Some(is_end) = self.ends_text() else {
+            return Step::More;
+        };
+        let held = std::mem::take(&mut self.quote);
+        if is_end {
+            self.string('"');
+        } else {
+            self.certain.push_str("\\\"");
+        }
+        for character in held[1..].chars() {
+            let step = self.push(character);
+            if step != Step::More {
+                return step;
+            }
+        }
+        Step::More
+    }
+
+    /// Whether the held quote ends the string; `None` if that is open.
+    fn ends_text(&self) -> Option<bool> {
+        let next = self.quote[1..].trim_start();
+        let first = next.chars().next()?;
+        if first != ',' {
+            return Some(matches!(first, '}' | ']' | '<'));
+        }
+        let after = next[1..].trim_start();
+        let first = after.chars().next()?;
+        if matches!(first, '"' | '}' | ']' | '<') {
+            return Some(true);
+        }
+        if self.closers.last() == Some(&']') {
+            return Some(first.is_ascii_digit() || "{[-tfnTFN".contains(first));
+        }
+        // A key whose quotes are missing is no text either.
+        let key = after.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+        let colon = key.trim_start().chars().next()?;
+        Some(colon == ':' && key.len() < after.len())
     }
 
     /// The first character of a value.
@@ -174,6 +227,7 @@ impl JsonStream {
         if !self.is_certain || self.closers.is_empty() {
             return;
         }
+        self.quote.clear();
         if self.repair.in_string() && !self.is_key {
             self.certain.push_str(&self.repair.finish());
             self.certain.push('"');
@@ -316,6 +370,12 @@ mod tests {
                 r#"{"a": New York, "b": 'x'}"#,
                 r#"{"a": "New York", "b": "x"}"#,
             ),
+            (
+                r#"{"a": "say "hi", he said, "b" and <"c">", "d": "e""f"}"#,
+                r#"{"a": "say \"hi\", he said, \"b\" and <\"c\">", "d": "e\"\"f"}"#,
+            ),
+            (r#"["a "b" c", 1, "d"]"#, r#"["a \"b\" c", 1, "d"]"#),
+            (r#"{"a": "x" </tool_call>"#, r#"{"a": "x" }"#),
             (r#"{"a": 1</tool_call>"#, r#"{"a": 1}"#),
             ("{}", "{}"),
             (r#"["a""#, r#"["a"]"#),

@@ -17,6 +17,10 @@ impl Repair {
         self.in_string
     }
 
+    pub(crate) fn in_escape(&self) -> bool {
+        !self.escape.is_empty()
+    }
+
     /// The repaired text of all that is certain.
     pub(crate) fn push(&mut self, text: &str) -> String {
         let mut repaired = String::with_capacity(text.len());

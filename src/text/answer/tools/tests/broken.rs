@@ -128,3 +128,20 @@ fn arguments_that_cannot_be_repaired_are_content() {
         }
     }
 }
+
+/// A text that is cut at its first quote would be written into a file.
+#[test]
+fn quotes_within_a_text_need_no_escape() {
+    let written = r#"{"city": "say "hi", he said, "now" and <b class="x">", "code": "1"}"#;
+    let meant = json!({"city": "say \"hi\", he said, \"now\" and <b class=\"x\">", "code": "1"});
+    for (form, answer) in with_arguments(&format!("{written}}}")) {
+        for size in [1, 2, 3, 5, 8, 1000] {
+            let calls = told(&read(form, &answer, size)).1;
+            assert_eq!(calls, [("weather".to_owned(), meant.clone())], "{form:?}");
+        }
+    }
+    for size in [1, 3, 1000] {
+        let calls = told(&message(written, size)).1;
+        assert_eq!(calls, [("weather".to_owned(), meant.clone())]);
+    }
+}
