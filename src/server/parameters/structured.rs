@@ -160,12 +160,15 @@ impl ModelState {
 struct Structured {
     grammar: Grammar,
     reasoning: ReasoningTracker,
+    call_id: Option<u32>,
 }
 
 #[derive(Debug)]
 struct State {
     grammar: GrammarState,
     reasoning: ReasoningTracker,
+    /// The token that opens a call, if there is one.
+    call_id: Option<u32>,
 }
 
 /// A constraint that applies from the first token, for answers that are plain text.
@@ -173,6 +176,7 @@ pub(crate) fn from_the_start(grammar: Grammar) -> SharedConstraint {
     SharedConstraint(Arc::new(Structured {
         grammar,
         reasoning: ReasoningTracker::Ended,
+        call_id: None,
     }))
 }
 
@@ -190,7 +194,12 @@ pub(crate) fn constraint(
     } else {
         ReasoningTracker::new(format.reasoning, tokenizer, start)
     };
-    SharedConstraint(Arc::new(Structured { grammar, reasoning }))
+    let marker = format.tools.markers().first();
+    SharedConstraint(Arc::new(Structured {
+        grammar,
+        reasoning,
+        call_id: marker.and_then(|marker| tokenizer.id_of(marker)),
+    }))
 }
 
 impl Constraint for Structured {
@@ -198,6 +207,7 @@ impl Constraint for Structured {
         Box::new(State {
             grammar: self.grammar.start(),
             reasoning: self.reasoning.clone(),
+            call_id: self.call_id,
         })
     }
 }
@@ -207,6 +217,7 @@ impl ConstraintState for State {
         Box::new(Self {
             grammar: self.grammar.clone(),
             reasoning: self.reasoning.clone(),
+            call_id: self.call_id,
         })
     }
 
@@ -223,6 +234,14 @@ impl ConstraintState for State {
     }
 
     fn accept(&mut self, token_id: u32) -> Result<bool, Unsatisfiable> {
+        if self.call_id == Some(token_id) && self.reasoning.is_tagged() {
+            // A call ends a thought if the grammar begins with one.
+            let mut grammar = self.grammar.clone();
+            if let Ok(is_done) = grammar.accept(token_id) {
+                (self.grammar, self.reasoning) = (grammar, ReasoningTracker::Ended);
+                return Ok(is_done);
+            }
+        }
         if !self.reasoning.accept(token_id) {
             return Ok(false);
         }
@@ -234,6 +253,51 @@ impl ConstraintState for State {
             self.grammar.forced()
         } else {
             Vec::new()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::demo;
+    use crate::text::answer::{ToolChoice, ToolParser, ToolSet, forced_calls};
+    use serde_json::json;
+
+    #[test]
+    fn a_call_within_a_thought_ends_it_for_a_grammar_of_calls_and_for_no_other() {
+        let tokenizer =
+            Arc::new(Tokenizer::from_json(demo::TOKENIZER_JSON).expect("the demo's tokenizer"));
+        let id = |text: &str| tokenizer.id_of(text).expect("a token");
+        let (open, think, close) = (id("<tool_call>"), id("<think>"), id("</think>"));
+        let tools = ToolChoice {
+            shown: Some(json!([])),
+            callable: Arc::new(ToolSet::new(vec![json!({"name": "add"})])),
+            ..ToolChoice::default()
+        };
+        let (calls, _) = forced_calls(ToolParser::Hermes, &tools, &tokenizer).expect("a grammar");
+        let text = GrammarSpec::Regex("[a-z]+".to_owned());
+        let format = AnswerFormat {
+            tools: ToolParser::Hermes,
+            reasoning: ReasoningParser::Think,
+        };
+        let (vocab, end) = (tokenizer.vocabulary(), id("<|im_end|>"));
+        let grammars = Grammars::new(tokenizer.clone(), vocab, &[end], 1 << 20).expect("grammars");
+        for (spec, ends) in [(calls, true), (text, false)] {
+            let grammar = grammars.compile(&spec).expect("it compiles");
+            let start = format.reasoning.start(&tokenizer, &[think], None);
+            let constraint = constraint(grammar, format, &tokenizer, start, true);
+            let mut state = constraint.0.start();
+            let mut mask = vec![0; vocab.div_ceil(32) as usize];
+            for token in tokenizer.encode("I look.", false).expect("it encodes") {
+                assert!(!state.accept(token).expect("a thought is free"));
+            }
+            state.accept(open).expect("a thought may say anything");
+            assert_eq!(state.fill_mask(&mut mask), Ok(ends), "{spec:?}");
+            if !ends {
+                state.accept(close).expect("the tag");
+                assert_eq!(state.fill_mask(&mut mask), Ok(true));
+            }
         }
     }
 }

@@ -13,6 +13,10 @@ pub(crate) struct Repair {
 }
 
 impl Repair {
+    pub(crate) fn in_string(&self) -> bool {
+        self.in_string
+    }
+
     /// The repaired text of all that is certain.
     pub(crate) fn push(&mut self, text: &str) -> String {
         let mut repaired = String::with_capacity(text.len());
@@ -112,6 +116,12 @@ impl Object {
 /// A text as a JSON string.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
+}
+
+/// A text within a JSON string.
+pub(crate) fn escaped(text: &str) -> String {
+    let json = quoted(text);
+    json[1..json.len() - 1].to_owned()
 }
 
 /// JSON without white space between its tokens.

@@ -8,11 +8,13 @@
 
 mod envelope;
 mod harmony;
+mod json_stream;
 mod json_text;
 mod marker;
 mod parts;
 mod reasoning;
 mod registry;
+mod tagged;
 mod tool_set;
 mod tools;
 
@@ -28,6 +30,7 @@ use envelope::Envelope;
 use harmony::Harmony;
 use reasoning::Splitter;
 use std::sync::Arc;
+use tagged::Tagged;
 use tools::CallParser;
 
 /// How the served model writes reasoning and tool calls.
@@ -101,11 +104,7 @@ pub(crate) struct AnswerParser {
 
 #[derive(Clone, Debug)]
 enum Form {
-    Tagged {
-        reasoning: Option<Splitter>,
-        envelope: Option<Envelope>,
-        calls: Box<CallParser>,
-    },
+    Tagged(Tagged),
     Harmony(Harmony),
 }
 
@@ -113,11 +112,7 @@ impl AnswerParser {
     /// A parser that treats the whole answer as content.
     pub(crate) fn plain() -> Self {
         Self::of(
-            Form::Tagged {
-                reasoning: None,
-                envelope: None,
-                calls: Box::new(CallParser::Off),
-            },
+            Form::Tagged(Tagged::new(None, None, CallParser::Off)),
             false,
         )
     }
@@ -135,11 +130,7 @@ impl AnswerParser {
                 CallParser::Off
             };
             let envelope = Envelope::new(format.reasoning.answer_tags());
-            Form::Tagged {
-                reasoning,
-                envelope,
-                calls: Box::new(calls),
-            }
+            Form::Tagged(Tagged::new(reasoning, envelope, calls))
         };
         Self::of(form, tools.single)
     }
@@ -166,9 +157,7 @@ impl AnswerParser {
     /// Whether the next text is reasoning.
     pub(crate) fn is_reasoning(&self) -> bool {
         match &self.form {
-            Form::Tagged { reasoning, .. } => {
-                reasoning.as_ref().is_some_and(Splitter::is_reasoning)
-            }
+            Form::Tagged(tagged) => tagged.is_reasoning(),
             Form::Harmony(harmony) => harmony.is_reasoning(),
         }
     }
@@ -194,21 +183,7 @@ impl AnswerParser {
 
     fn split(&mut self, text: &str, parts: &mut Parts) {
         match &mut self.form {
-            Form::Tagged {
-                reasoning,
-                envelope,
-                calls,
-            } => {
-                let answer = match reasoning {
-                    Some(reasoning) => reasoning.push(text, &mut parts.reasoning),
-                    None => text.to_owned(),
-                };
-                let answer = match envelope {
-                    Some(envelope) => envelope.push(&answer),
-                    None => answer,
-                };
-                calls.push(&answer, parts);
-            }
+            Form::Tagged(tagged) => tagged.push(text, parts),
             Form::Harmony(harmony) => harmony.push(text, parts),
         }
     }
@@ -232,21 +207,7 @@ impl AnswerParser {
 
     fn end(&mut self, parts: &mut Parts, is_cut: bool) {
         match &mut self.form {
-            Form::Tagged {
-                reasoning,
-                envelope,
-                calls,
-            } => {
-                let mut answer = match reasoning {
-                    Some(reasoning) => reasoning.finish(&mut parts.reasoning, is_cut),
-                    None => String::new(),
-                };
-                if let Some(envelope) = envelope {
-                    answer = envelope.push(&answer) + &envelope.finish(is_cut);
-                }
-                calls.push(&answer, parts);
-                calls.finish(parts, is_cut);
-            }
+            Form::Tagged(tagged) => tagged.finish(parts, is_cut),
             Form::Harmony(harmony) => harmony.finish(parts, is_cut),
         }
     }

@@ -5,7 +5,7 @@
 //! tokens: a grammar applies only to the answer, so it waits until the reasoning has ended.
 
 use super::envelope::AnswerTags;
-use super::marker::Marker;
+use super::marker::{Marker, begins};
 use super::registry::parsers;
 use crate::text::{Tokenizer, Utf8Stream};
 use std::fmt;
@@ -170,11 +170,13 @@ pub(crate) struct Start {
 /// Splits an answer into reasoning and the rest.
 #[derive(Clone, Debug)]
 pub(crate) struct Splitter {
-    open: Marker,
+    open: &'static str,
     close: Marker,
     stage: Stage,
-    /// Whether this stage has only white space so far.
-    blank: bool,
+    /// Whether this stage has only white space and tags so far.
+    is_blank: bool,
+    /// The text of a blank stage, which may become a tag.
+    held: String,
 }
 
 /// What follows next in an answer.
@@ -191,10 +193,11 @@ impl Splitter {
         let (open, close) = parser.tags()?;
         let Start { stage, is_blank } = start;
         Some(Self {
-            open: Marker::new(open),
+            open,
             close: Marker::new(close),
             stage,
-            blank: is_blank,
+            is_blank: is_blank || stage == Stage::Undecided,
+            held: String::new(),
         })
     }
 
@@ -202,59 +205,77 @@ impl Splitter {
         self.stage == Stage::Reasoning
     }
 
+    pub(super) fn close_tag(&self) -> &'static str {
+        self.close.text()
+    }
+
     /// Takes more text. Adds certain reasoning to `reasoning`, and returns text that certainly belongs to the answer.
     pub(crate) fn push(&mut self, text: &str, reasoning: &mut String) -> String {
         let mut text = text.to_owned();
-        if self.stage == Stage::Undecided {
-            let (before, found) = self.open.push(&text);
-            let is_blank = before.trim().is_empty();
-            match (found, is_blank) {
-                (Some(rest), true) => {
-                    self.stage = Stage::Reasoning;
-                    text = rest;
+        loop {
+            if self.is_blank {
+                self.held.push_str(&text);
+                match self.begin() {
+                    Some(first) => text = first,
+                    None => return String::new(),
                 }
-                // Reasoning is first or absent.
-                (found, false) => {
-                    let rest = found
-                        .map(|rest| self.open.text().to_owned() + &rest)
-                        .unwrap_or_default();
-                    self.stage = Stage::Answering;
-                    self.blank = false;
-                    return before + &rest + &self.open.finish();
-                }
-                (None, true) => return String::new(),
             }
-        }
-        if self.stage == Stage::Reasoning {
+            if self.stage == Stage::Answering {
+                return text;
+            }
             let (before, found) = self.close.push(&text);
-            reasoning.push_str(self.without_leading_space(&before));
+            reasoning.push_str(&before);
             let Some(rest) = found else {
                 return String::new();
             };
-            (self.stage, self.blank) = (Stage::Answering, true);
+            (self.stage, self.is_blank) = (Stage::Answering, true);
             text = rest;
         }
-        self.without_leading_space(&text).to_owned()
+    }
+
+    /// The first text of a stage, once it is known to be no tag. Models repeat tags, and forget the thought between
+    /// them. White space around the tags belongs to neither side.
+    fn begin(&mut self) -> Option<String> {
+        loop {
+            let text = self.held.trim_start();
+            let (opens, closes) = (begins(text, self.open), begins(text, self.close.text()));
+            let (tag, stage) = match (opens, closes) {
+                (Some(true), _) => (self.open, Stage::Reasoning),
+                (_, Some(true)) => (self.close.text(), Stage::Answering),
+                _ if text.is_empty() || opens.is_none() || closes.is_none() => return None,
+                _ => break,
+            };
+            self.stage = stage;
+            self.held = text[tag.len()..].to_owned();
+        }
+        self.is_blank = false;
+        let held = std::mem::take(&mut self.held);
+        if self.stage == Stage::Undecided {
+            self.stage = Stage::Answering;
+            return Some(held);
+        }
+        Some(held.trim_start().to_owned())
+    }
+
+    /// Ends the thought without its tag. Returns the text that was held back.
+    pub(super) fn end(&mut self) -> String {
+        (self.stage, self.is_blank) = (Stage::Answering, false);
+        self.close.finish()
     }
 
     /// Ends the text. An unfinished tag was none, unless the text was cut.
     pub(crate) fn finish(&mut self, reasoning: &mut String, is_cut: bool) -> String {
+        let held = std::mem::take(&mut self.held);
         match self.stage {
             _ if is_cut => String::new(),
-            Stage::Undecided => self.open.finish(),
+            Stage::Undecided => held,
             Stage::Reasoning => {
+                reasoning.push_str(held.trim_start());
                 reasoning.push_str(&self.close.finish());
                 String::new()
             }
-            Stage::Answering => String::new(),
+            Stage::Answering => held.trim_start().to_owned(),
         }
-    }
-
-    /// Removes line breaks that templates put around reasoning; they belong to neither side.
-    fn without_leading_space<'a>(&mut self, text: &'a str) -> &'a str {
-        let text = if self.blank { text.trim_start() } else { text };
-        self.blank &= text.is_empty();
-        text
     }
 }
 
@@ -334,6 +355,11 @@ impl ReasoningTracker {
             Self::Undecided { open_id, .. } => (true, *open_id),
             Self::Text { .. } | Self::Final { .. } => (false, None),
         }
+    }
+
+    /// Whether the next token is in a thought between tags.
+    pub(crate) fn is_tagged(&self) -> bool {
+        matches!(self, Self::Text { .. })
     }
 
     /// Takes a token. Returns `true` if the grammar applies to it.

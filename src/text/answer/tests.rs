@@ -1,5 +1,7 @@
 //! Answers in every format that are cut at every place.
 
+mod thoughts;
+
 use super::reasoning::Stage;
 use super::*;
 use serde_json::json;

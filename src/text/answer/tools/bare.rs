@@ -43,11 +43,17 @@ impl Bare {
         match &mut self.stage {
             _ if is_cut => {}
             Stage::Start(held) => parts.content.push_str(held),
-            Stage::Call { held, call } if call.name().is_none() => {
-                parts.content.push_str(held);
-                parts.content.push_str(call.raw());
+            Stage::Call { held, call } => {
+                call.finish();
+                if let Some(delta) = call.take() {
+                    parts.call(self.calls, delta);
+                }
+                if !call.is_told() {
+                    parts.content.push_str(held);
+                    parts.content.push_str(call.raw());
+                }
             }
-            Stage::Call { .. } | Stage::Between | Stage::Content => {}
+            Stage::Between | Stage::Content => {}
         }
     }
 
@@ -77,24 +83,17 @@ impl Bare {
         parts: &mut Parts,
     ) -> Option<String> {
         let outcome = call.push(text);
-        let taken = match outcome {
-            Outcome::Open => text.len(),
-            Outcome::Whole(bytes) | Outcome::Failed(bytes) => bytes,
-        };
-        let may_be_call = match call.name() {
-            Some(name) => self.tools.has(name),
-            None => !matches!(outcome, Outcome::Failed(_)),
-        };
-        if !may_be_call {
-            return Some(format!("{held}{}{}", call.raw(), &text[taken..]));
-        }
-        let is_open = outcome == Outcome::Open;
-        if let Some(delta) = call.take(!is_open) {
+        let taken = outcome.bytes(text);
+        let is_known = call.name().is_none_or(|name| self.tools.has(name));
+        if is_known && let Some(delta) = call.take() {
             parts.call(self.calls, delta);
         }
-        if is_open {
+        if is_known && outcome == Outcome::Open {
             self.stage = Stage::Call { held, call };
             return None;
+        }
+        if !call.is_told() {
+            return Some(format!("{held}{}{}", call.raw(), &text[taken..]));
         }
         self.calls += 1;
         self.stage = Stage::Between;

@@ -1,7 +1,8 @@
 //! [`JsonCall`] parses one call, a JSON object, while it streams. It reports the name as soon as it is known, then the
 //! arguments as they are written.
 
-use super::super::json_text::{Repair, repaired};
+use super::super::json_stream::{JsonStream, Step, completed};
+use super::super::json_text::repaired;
 use super::CallDelta;
 use serde_json::Value;
 
@@ -30,9 +31,8 @@ enum Expect {
 #[derive(Clone, Debug)]
 pub(crate) struct JsonCall {
     raw: String,
-    /// Number of bytes before the text of the last `push`.
-    base: usize,
     expect: Expect,
+    /// Nesting within the value that is being read.
     depth: u32,
     in_string: bool,
     escaped: bool,
@@ -40,13 +40,19 @@ pub(crate) struct JsonCall {
     start: Option<usize>,
     field: Field,
     name: Option<String>,
-    /// Start of the arguments, and their end once it is known.
-    arguments: Option<(usize, Option<usize>)>,
-    name_sent: bool,
-    /// Number of bytes of the arguments already reported.
-    sent: usize,
-    /// Makes the arguments' strings valid.
-    repair: Repair,
+    arguments: Arguments,
+    /// Nothing but the arguments follows.
+    is_named: bool,
+    is_told: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Arguments {
+    None,
+    /// An object that is being written.
+    Open(Box<JsonStream>),
+    /// The same, or anything else, that is complete.
+    Whole(String),
 }
 
 /// State of a call after some text.
@@ -60,11 +66,20 @@ pub(crate) enum Outcome {
     Failed(usize),
 }
 
+impl Outcome {
+    /// How many bytes of `text` were taken.
+    pub(crate) fn bytes(self, text: &str) -> usize {
+        match self {
+            Self::Open => text.len(),
+            Self::Whole(bytes) | Self::Failed(bytes) => bytes,
+        }
+    }
+}
+
 impl JsonCall {
     pub(crate) fn new() -> Self {
         Self {
             raw: String::new(),
-            base: 0,
             expect: Expect::Open,
             depth: 0,
             in_string: false,
@@ -72,30 +87,21 @@ impl JsonCall {
             start: None,
             field: Field::Other,
             name: None,
-            arguments: None,
-            name_sent: false,
-            sent: 0,
-            repair: Repair::default(),
+            arguments: Arguments::None,
+            is_named: false,
+            is_told: false,
         }
     }
 
-    /// A call whose name is already reported, so that only its arguments follow.
+    /// A call whose name is known, so that only its arguments follow.
     pub(crate) fn named(name: &str) -> Self {
         Self {
-            raw: "{\"arguments\":".to_owned(),
             expect: Expect::Value,
-            depth: 1,
             field: Field::Arguments,
             name: Some(name.to_owned()),
-            name_sent: true,
+            is_named: true,
             ..Self::new()
         }
-    }
-
-    /// End of the arguments within the text of the last `push`.
-    pub(crate) fn arguments_end(&self) -> Option<usize> {
-        let (_, end) = self.arguments?;
-        end.map(|end| end - self.base)
     }
 
     /// All text so far.
@@ -107,170 +113,215 @@ impl JsonCall {
         self.name.as_deref()
     }
 
-    /// Takes more text, up to the end of the object.
+    /// Whether the call was reported, at least in part, so that it cannot be withdrawn.
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told
+    }
+
+    /// Whether a string of the arguments is open.
+    pub(crate) fn in_string(&self) -> bool {
+        matches!(&self.arguments, Arguments::Open(stream) if stream.in_string())
+    }
+
+    /// Takes more text, up to the end of the object. Where it breaks off, the arguments are completed.
     pub(crate) fn push(&mut self, text: &str) -> Outcome {
-        self.base = self.raw.len();
+        let base = self.raw.len();
         self.raw.push_str(text);
-        for (offset, byte) in text.bytes().enumerate() {
-            if !self.step(self.base + offset, byte) {
-                self.raw.truncate(self.base + offset);
-                return Outcome::Failed(offset);
-            }
-            if self.depth == 0 && self.expect == Expect::Comma {
-                let end = offset + 1;
-                self.raw.truncate(self.base + end);
-                return if self.name.is_some() {
-                    Outcome::Whole(end)
-                } else {
-                    Outcome::Failed(end)
-                };
+        for (offset, character) in text.char_indices() {
+            let end = offset + character.len_utf8();
+            match self.step(base + offset, character) {
+                Step::More => {}
+                Step::End => {
+                    self.raw.truncate(base + end);
+                    return self.end(end);
+                }
+                Step::Broken => {
+                    self.raw.truncate(base + offset);
+                    self.break_off(character == '<');
+                    return Outcome::Failed(offset);
+                }
             }
         }
         Outcome::Open
     }
 
-    /// What is new since the last call: the name once, and more of the arguments.
-    pub(crate) fn take(&mut self, whole: bool) -> Option<CallDelta> {
+    fn end(&mut self, bytes: usize) -> Outcome {
+        if self.name.is_none() {
+            return Outcome::Failed(bytes);
+        }
+        if matches!(self.arguments, Arguments::None) {
+            self.arguments = Arguments::Whole("{}".to_owned());
+        }
+        Outcome::Whole(bytes)
+    }
+
+    /// Ends the text, and completes the call if only closing brackets are missing.
+    pub(crate) fn finish(&mut self) {
+        self.break_off(true);
+    }
+
+    fn break_off(&mut self, is_end: bool) {
+        match &mut self.arguments {
+            Arguments::Open(stream) => stream.finish(),
+            Arguments::None if is_end && self.expect == Expect::Comma => {
+                self.arguments = Arguments::Whole("{}".to_owned());
+            }
+            Arguments::None | Arguments::Whole(_) => {}
+        }
+    }
+
+    /// What is new since the last call: the name once there are certain arguments, and more of these.
+    pub(crate) fn take(&mut self) -> Option<CallDelta> {
         let name = self.name.as_ref()?;
-        let mut delta = CallDelta::default();
-        if !std::mem::replace(&mut self.name_sent, true) {
-            delta.name = Some(name.clone());
-        }
-        match self.arguments {
-            Some((start, end)) if self.raw[start..].starts_with('{') => {
-                let all = &self.raw[start..end.unwrap_or(self.raw.len())];
-                delta.arguments = self.repair.push(&all[self.sent..]);
-                self.sent = all.len();
-            }
-            // The arguments are a string that contains the object, or null.
-            Some((start, Some(end))) if self.sent == 0 => {
-                delta.arguments = match serde_json::from_str(&repaired(&self.raw[start..end])) {
-                    Ok(Value::String(text)) if text.trim().is_empty() => "{}".to_owned(),
-                    Ok(Value::String(text)) => repaired(&text),
-                    Ok(Value::Null) | Err(_) => "{}".to_owned(),
-                    Ok(other) => other.to_string(),
-                };
-                self.sent = delta.arguments.len().max(1);
-            }
-            None if whole && self.sent == 0 => {
-                delta.arguments = "{}".to_owned();
-                self.sent = 2;
-            }
-            _ => {}
-        }
-        (delta.name.is_some() || !delta.arguments.is_empty()).then_some(delta)
+        let arguments = match &mut self.arguments {
+            Arguments::Open(stream) if stream.is_certain() => stream.take(),
+            Arguments::Whole(arguments) => std::mem::take(arguments),
+            Arguments::Open(_) | Arguments::None => return None,
+        };
+        let is_first = !std::mem::replace(&mut self.is_told, true);
+        (is_first || !arguments.is_empty()).then(|| CallDelta {
+            name: is_first.then(|| name.clone()),
+            arguments,
+            ..CallDelta::default()
+        })
     }
 
-    /// Takes one byte. Returns false if the text is not a JSON object.
-    fn step(&mut self, at: usize, byte: u8) -> bool {
+    fn step(&mut self, at: usize, character: char) -> Step {
+        if self.depth > 0
+            && self.field == Field::Arguments
+            && let Arguments::Open(stream) = &mut self.arguments
+        {
+            let step = stream.push(character);
+            if step != Step::End {
+                return step;
+            }
+            self.depth = 0;
+            return self.end_value(at + 1);
+        }
         if self.in_string {
-            match (self.escaped, byte) {
-                (true, _) => self.escaped = false,
-                (false, b'\\') => self.escaped = true,
-                (false, b'"') => {
-                    self.in_string = false;
-                    return self.depth > 1 || self.end_string(at + 1);
-                }
-                _ => {}
-            }
-            return true;
+            return self.step_string(at, character);
         }
-        match byte {
-            b' ' | b'\n' | b'\r' | b'\t' => {
-                if self.depth == 1 && self.expect == Expect::Value && self.start.is_some() {
-                    self.end_value(at);
+        match character {
+            ' ' | '\n' | '\r' | '\t' => {
+                if self.depth == 0 && self.expect == Expect::Value && self.start.is_some() {
+                    return self.end_value(at);
                 }
-                true
+                Step::More
             }
-            _ if self.depth > 1 => {
-                self.step_inside(at, byte);
-                true
-            }
-            _ => self.step_call(at, byte),
+            _ if self.depth > 0 => self.step_inside(at, character),
+            _ => self.step_call(at, character),
         }
     }
 
-    /// Takes a byte inside a value.
-    fn step_inside(&mut self, at: usize, byte: u8) {
-        match byte {
-            b'"' => self.in_string = true,
-            b'{' | b'[' => self.depth += 1,
-            b'}' | b']' => {
-                self.depth -= 1;
-                if self.depth == 1 {
-                    self.end_value(at + 1);
+    fn step_string(&mut self, at: usize, character: char) -> Step {
+        match (self.escaped, character) {
+            (true, _) => self.escaped = false,
+            (false, '\\') => self.escaped = true,
+            (false, '"') => {
+                self.in_string = false;
+                if self.depth == 0 {
+                    return self.end_string(at + 1);
                 }
             }
             _ => {}
         }
+        Step::More
     }
 
-    /// Takes a byte of the call's top-level object.
-    fn step_call(&mut self, at: usize, byte: u8) -> bool {
-        let scalar = self.expect == Expect::Value && self.start.is_some();
-        if scalar && matches!(byte, b',' | b'}') {
-            self.end_value(at);
-        }
-        match (self.expect, byte) {
-            (Expect::Open, b'{') => (self.depth, self.expect) = (1, Expect::Key),
-            (Expect::Key, b'"') => (self.in_string, self.start) = (true, Some(at)),
-            (Expect::Colon, b':') => self.expect = Expect::Value,
-            (Expect::Comma, b',') => self.expect = Expect::Key,
-            (Expect::Comma | Expect::Key, b'}') => (self.depth, self.expect) = (0, Expect::Comma),
-            (Expect::Value, b'"') if !scalar => {
-                self.begin_value(at);
-                self.in_string = true;
-            }
-            (Expect::Value, b'{' | b'[') if !scalar => {
-                self.begin_value(at);
-                self.depth = 2;
-            }
-            (Expect::Value, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'+' | b'.' | b'E') => {
-                if !scalar {
-                    self.begin_value(at);
+    /// Takes a character inside a value.
+    fn step_inside(&mut self, at: usize, character: char) -> Step {
+        match character {
+            '"' => self.in_string = true,
+            '{' | '[' => self.depth += 1,
+            '}' | ']' => {
+                self.depth -= 1;
+                if self.depth == 0 {
+                    return self.end_value(at + 1);
                 }
             }
-            _ => return false,
+            _ => {}
         }
-        true
+        Step::More
     }
 
-    fn begin_value(&mut self, at: usize) {
-        self.start = Some(at);
-        if self.field == Field::Arguments {
-            self.arguments = Some((at, None));
+    /// Takes a character of the call's top-level object.
+    fn step_call(&mut self, at: usize, character: char) -> Step {
+        let scalar = self.expect == Expect::Value && self.start.is_some();
+        if scalar && matches!(character, ',' | '}') && self.end_value(at) != Step::More {
+            return Step::Broken;
         }
+        match (self.expect, character) {
+            (Expect::Open, '{') => self.expect = Expect::Key,
+            (Expect::Key, '"') => (self.in_string, self.start) = (true, Some(at)),
+            (Expect::Colon, ':') => self.expect = Expect::Value,
+            (Expect::Comma, ',') => self.expect = Expect::Key,
+            (Expect::Comma | Expect::Key, '}') => return Step::End,
+            (Expect::Value, '"') if !scalar => (self.in_string, self.start) = (true, Some(at)),
+            (Expect::Value, '{' | '[') if !scalar => {
+                (self.depth, self.start) = (1, Some(at));
+                if character == '{' && self.field == Field::Arguments {
+                    let mut stream = JsonStream::new();
+                    stream.push(character);
+                    self.arguments = Arguments::Open(Box::new(stream));
+                }
+            }
+            (Expect::Value, 'a'..='z' | '0'..='9' | '-' | '+' | '.' | 'E') => {
+                self.start.get_or_insert(at);
+            }
+            _ => return Step::Broken,
+        }
+        Step::More
     }
 
     /// Handles the end of a key or string value of the call's top-level object.
-    fn end_string(&mut self, end: usize) -> bool {
+    fn end_string(&mut self, end: usize) -> Step {
         if self.expect == Expect::Value {
-            self.end_value(end);
-            return true;
+            return self.end_value(end);
         }
-        let start = self.start.take().expect("a string began somewhere");
+        let start = self.start.take().unwrap_or(end);
         let Ok(key) = serde_json::from_str::<String>(&self.raw[start..end]) else {
-            return false;
+            return Step::Broken;
         };
+        let has_arguments = !matches!(self.arguments, Arguments::None);
         self.field = match key.as_str() {
             // A reported name cannot be withdrawn, so the first of two counts.
             "name" | "function" | "tool_name" if self.name.is_none() => Field::Name,
-            key if ARGUMENTS.contains(&key) && self.arguments.is_none() => Field::Arguments,
+            key if ARGUMENTS.contains(&key) && !has_arguments => Field::Arguments,
             _ => Field::Other,
         };
         self.expect = Expect::Colon;
-        true
+        Step::More
     }
 
-    fn end_value(&mut self, end: usize) {
+    fn end_value(&mut self, end: usize) -> Step {
         let Some(start) = self.start.take() else {
-            return;
+            return Step::More;
         };
         self.expect = Expect::Comma;
-        match self.field {
+        let field = std::mem::replace(&mut self.field, Field::Other);
+        let is_open = matches!(self.arguments, Arguments::Open(_));
+        match field {
             Field::Name => self.name = serde_json::from_str(&self.raw[start..end]).ok(),
-            Field::Arguments => self.arguments = Some((start, Some(end))),
-            Field::Other => {}
+            Field::Arguments if !is_open => match arguments(&self.raw[start..end]) {
+                Some(arguments) => self.arguments = Arguments::Whole(arguments),
+                None => return Step::Broken,
+            },
+            Field::Arguments | Field::Other => {}
         }
+        if field == Field::Arguments && self.is_named {
+            Step::End
+        } else {
+            Step::More
+        }
+    }
+}
+
+/// Arguments that are no object: a string that contains it, or null.
+fn arguments(json: &str) -> Option<String> {
+    match serde_json::from_str(&repaired(json)).ok()? {
+        Value::Null => Some("{}".to_owned()),
+        Value::String(text) if text.trim().is_empty() => Some("{}".to_owned()),
+        Value::String(text) => completed(&text),
+        other => Some(other.to_string()),
     }
 }

@@ -6,8 +6,8 @@
 //! the call is complete. `forced` builds the grammar that forces a call.
 
 mod bare;
-mod complete;
 mod content;
+mod enclosed;
 mod forced;
 mod form;
 mod formats;
@@ -18,10 +18,13 @@ mod listed;
 mod marked;
 mod named;
 mod notation;
+mod progress;
 mod python;
-mod python_call;
+mod python_calls;
+mod tags;
 mod types;
 mod xml;
+mod xml_value;
 
 pub(crate) use forced::{calls_or_json, forced_calls};
 
@@ -29,7 +32,7 @@ use super::parts::{CallDelta, Parts};
 use super::registry::parsers;
 use super::tool_set::ToolSet;
 use bare::Bare;
-use complete::Complete;
+use enclosed::Enclosed;
 use formats::CallFormat;
 use invoked::Invoked;
 use listed::Listed;
@@ -148,7 +151,7 @@ pub(crate) enum CallParser {
     Off,
     Hermes(Hermes),
     Mistral(Mistral),
-    Complete(Complete),
+    Enclosed(Box<Enclosed>),
     Bare(Bare),
     Listed(Listed),
     Named(Named),
@@ -162,13 +165,26 @@ impl CallParser {
         (form.format().parser)(tools)
     }
 
+    /// A parser of the same calls within a thought, whose other text is its content. `None` if calls have no marker:
+    /// a thought may say what could be called.
+    pub(crate) fn in_thought(&self) -> Option<Self> {
+        match self {
+            Self::Off | Self::Bare(_) => None,
+            Self::Hermes(parser) => Some(Self::Hermes(parser.in_thought())),
+            Self::Mistral(parser) => Some(Self::Mistral(parser.in_thought())),
+            Self::Enclosed(parser) => Some(Self::Enclosed(Box::new(parser.in_thought()))),
+            Self::Listed(parser) => Some(Self::Listed(parser.in_thought())),
+            Self::Named(_) | Self::Invoked(_) => Some(self.clone()),
+        }
+    }
+
     /// Takes more text and adds what is certain to `parts`.
     pub(crate) fn push(&mut self, text: &str, parts: &mut Parts) {
         match self {
             Self::Off => parts.content.push_str(text),
             Self::Hermes(parser) => parser.push(text, parts),
             Self::Mistral(parser) => parser.push(text, parts),
-            Self::Complete(parser) => parser.push(text, parts),
+            Self::Enclosed(parser) => parser.push(text, parts),
             Self::Bare(parser) => parser.push(text, parts),
             Self::Listed(parser) => parser.push(text, parts),
             Self::Named(parser) => parser.push(text, parts),
@@ -182,7 +198,7 @@ impl CallParser {
             Self::Off => {}
             Self::Hermes(parser) => parser.finish(parts, is_cut),
             Self::Mistral(parser) => parser.finish(parts, is_cut),
-            Self::Complete(parser) => parser.finish(parts, is_cut),
+            Self::Enclosed(parser) => parser.finish(parts, is_cut),
             Self::Bare(parser) => parser.finish(parts, is_cut),
             Self::Listed(parser) => parser.finish(parts, is_cut),
             Self::Named(parser) => parser.finish(parts, is_cut),

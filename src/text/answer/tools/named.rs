@@ -66,6 +66,11 @@ impl Named {
 
     /// Ends the text. An unfinished beginning of a call was content, unless the text was cut.
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
+        if let (Stage::Arguments(call), false) = (&mut self.stage, is_cut) {
+            call.finish();
+            let last = call.take();
+            self.report(last, parts);
+        }
         let opening = std::mem::take(&mut self.opening);
         let raw = match &mut self.stage {
             Stage::Content => self.search.finish(),
@@ -73,6 +78,7 @@ impl Named {
                 held.trim_start_matches(is_separator).to_owned()
             }
             Stage::Among(held) | Stage::Header(held) => format!("{opening}{held}"),
+            Stage::Arguments(call) if !call.is_told() => format!("{opening}{}", call.raw()),
             Stage::Arguments(_) | Stage::Closing(_) => String::new(),
         };
         self.content.push(if is_cut { "" } else { &raw }, parts);
@@ -139,25 +145,23 @@ impl Named {
             self.no_call(parts);
             return Some(held);
         }
-        self.opening.clear();
-        self.content.call_begins();
-        let (has_arguments, rest) = (held[end..].starts_with('{'), held[end..].to_owned());
-        let arguments = if has_arguments { "" } else { "{}" }.to_owned();
-        self.stage = if has_arguments {
-            Stage::Arguments(Box::new(JsonCall::named(&name)))
+        let rest = held[end..].to_owned();
+        if rest.starts_with('{') {
+            self.opening.push_str(&held[..end]);
+            self.stage = Stage::Arguments(Box::new(JsonCall::named(&name)));
         } else {
-            Stage::Closing(String::new())
-        };
-        let delta = CallDelta {
-            name: Some(name),
-            arguments,
-            ..CallDelta::default()
-        };
-        parts.call(self.calls, delta);
+            let delta = CallDelta {
+                name: Some(name),
+                arguments: "{}".to_owned(),
+                ..CallDelta::default()
+            };
+            self.report(Some(delta), parts);
+            self.stage = Stage::Closing(String::new());
+        }
         Some(rest)
     }
 
-    /// More of a call's arguments.
+    /// More of a call's arguments, which may turn out to be none.
     fn arguments(
         &mut self,
         mut call: Box<JsonCall>,
@@ -165,18 +169,28 @@ impl Named {
         parts: &mut Parts,
     ) -> Option<String> {
         let outcome = call.push(text);
-        if let Some(delta) = call.take(false) {
+        let more = call.take();
+        self.report(more, parts);
+        if outcome == Outcome::Open {
+            self.stage = Stage::Arguments(call);
+            return None;
+        }
+        let rest = &text[outcome.bytes(text)..];
+        if !call.is_told() {
+            self.no_call(parts);
+            return Some(format!("{}{rest}", call.raw()));
+        }
+        self.stage = Stage::Closing(String::new());
+        Some(rest.to_owned())
+    }
+
+    /// Reports more of the current call.
+    fn report(&mut self, delta: Option<CallDelta>, parts: &mut Parts) {
+        if let Some(delta) = delta {
+            self.opening.clear();
+            self.content.call_begins();
             parts.call(self.calls, delta);
         }
-        let end = match (call.arguments_end(), outcome) {
-            (Some(end), _) | (None, Outcome::Whole(end) | Outcome::Failed(end)) => end,
-            (None, Outcome::Open) => {
-                self.stage = Stage::Arguments(call);
-                return None;
-            }
-        };
-        self.stage = Stage::Closing(String::new());
-        Some(text[end..].to_owned())
     }
 
     /// After a call's arguments, which may be in a code fence.

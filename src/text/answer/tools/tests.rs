@@ -1,7 +1,12 @@
 //! Every call format, split into pieces of every size: the result must not depend on where the text is split.
 
+mod brackets;
+mod broken;
 pub(super) mod formats;
 mod markup;
+mod messages;
+mod near_misses;
+mod streams;
 
 use super::super::harmony::Harmony;
 use super::super::reasoning::{ReasoningParser, ReasoningTracker, Splitter, Stage, Start};
@@ -145,11 +150,10 @@ fn hermes() {
 
 #[test]
 fn a_call_that_is_cut_off_is_told_as_far_as_it_came() {
-    let parts = read(
-        ToolParser::Hermes,
-        r#"<tool_call>{"name": "weather", "arguments": {"city": "Pa"#,
-        3,
-    );
+    let mut parser = CallParser::new(ToolParser::Hermes, &known());
+    let answer = r#"<tool_call>{"name": "weather", "arguments": {"city": "Pa"#;
+    let mut parts = pushed(answer, 3, |piece, parts| parser.push(piece, parts));
+    parser.finish(&mut parts, true);
     assert_eq!(parts.calls[0].name.as_deref(), Some("weather"));
     let arguments: String = parts
         .calls
@@ -454,22 +458,20 @@ fn lfm2() {
         &[("add", json!({"a": false}))],
     );
     for other in [
-        "[]",
         "no call",
         "[add(1)]",
         "[add(a=)]",
         "[add(a=1]",
-        "[add(a=1)] and",
         "[add(a=x)]",
-        "",
     ] {
-        check(
-            ToolParser::Lfm2,
-            &call(other),
-            &format!("<|tool_call_start|>{other}"),
-            &[],
-        );
+        check(ToolParser::Lfm2, &call(other), &call(other), &[]);
     }
+    check(
+        ToolParser::Lfm2,
+        &call("[add(a=1)] and"),
+        "and",
+        &[("add", json!({"a": 1}))],
+    );
 }
 
 #[test]
@@ -614,7 +616,9 @@ proptest! {
             "<|call|>", "<escape>",
             "<start_function_call>", "<end_function_call>", "<function=add>", "</function>", "é",
             "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<seed:tool_call>", "</seed:tool_call>",
-            "<parameter=a>", "</parameter>", "\\", "}}",
+            "<parameter=a>", "</parameter>", "\\", "}}", "[add(", "a='", "', ", "')", ":add{a:", "b=[", "{'x': ",
+            "write", "\n<parameter=mode>", "<parameter=path\n",
+            "<function=write\n", "{\"a\": ", "tru", "<arg_key>mode</arg_key>", ", ", "[CALL_ID]x",
             "<|tool_call>", "<tool_call|>", "<|\"|>", "<|tool_call_start|>", "<|tool_call_end|>", "add(", "a=", ")",
         ]), 0..24),
         size in 1_usize..9,

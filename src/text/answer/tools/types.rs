@@ -100,6 +100,22 @@ impl Allowed {
         self.types.has(Types::STRING) && self.types != Types::ANY
     }
 
+    /// Whether a value that begins with this text is certainly a text.
+    pub(super) fn is_text(&self, text: &str) -> bool {
+        let text = text.trim();
+        if self.types == Types::STRING || text.is_empty() {
+            return self.types == Types::STRING;
+        }
+        if !self.types.has(Types::STRING) {
+            return false;
+        }
+        if self.types == Types::STRING.or(Types::NULL) {
+            return !["null", "None"].iter().any(|null| null.starts_with(text));
+        }
+        // All else begins with one of these, in JSON or in Python.
+        !text.starts_with(|first: char| first.is_ascii_digit() || "\"'{[(-.tfnTFN".contains(first))
+    }
+
     /// The JSON of the value that is written as this text, without quotes if it is a text: another type if the schema
     /// allows what the text says, else a text if it allows one. A value that the schema does not allow is JSON, or a
     /// text.
@@ -232,6 +248,42 @@ pub(super) fn properties(root: &Value) -> Option<&Map<String, Value>> {
         schema = referred(root, schema["$ref"].as_str()?)?;
     }
     None
+}
+
+/// The schema of a member of an object, if its schema has one.
+pub(super) fn member<'a>(schema: &'a Value, root: &'a Value, key: &str) -> Option<&'a Value> {
+    let mut left = SCHEMAS_MAX;
+    find(schema, root, &mut left, |schema| {
+        schema["properties"].get(key)
+    })
+}
+
+/// The schema of the items of a list, if its schema has one.
+pub(super) fn items<'a>(schema: &'a Value, root: &'a Value) -> Option<&'a Value> {
+    let mut left = SCHEMAS_MAX;
+    find(schema, root, &mut left, |schema| {
+        schema.get("items").filter(|items| items.is_object())
+    })
+}
+
+/// What `get` finds first in a schema, in what it refers to and in its alternatives; `left` schemas are visited.
+fn find<'a>(
+    schema: &'a Value,
+    root: &'a Value,
+    left: &mut usize,
+    get: impl Fn(&'a Value) -> Option<&'a Value> + Copy,
+) -> Option<&'a Value> {
+    *left = left.checked_sub(1)?;
+    if let Some(found) = get(schema) {
+        return Some(found);
+    }
+    let target = schema["$ref"].as_str().and_then(|to| referred(root, to));
+    let alternatives = ["allOf", "anyOf", "oneOf"].map(|key| schema[key].as_array());
+    let all = alternatives.into_iter().flatten().flatten();
+    target
+        .into_iter()
+        .chain(all)
+        .find_map(|schema| find(schema, root, left, get))
 }
 
 /// The schema that a reference within `root` points to.

@@ -3,16 +3,16 @@
 
 use super::CallFormat;
 use crate::text::answer::tools::CallParser;
-use crate::text::answer::tools::complete::Complete;
+use crate::text::answer::tools::enclosed::Enclosed;
 use crate::text::answer::tools::form::{Form, Marks, quoted};
-use crate::text::answer::tools::gemma::{MARKERS, MARKERS_4, read, read_4};
+use crate::text::answer::tools::gemma::{MARKERS, MARKERS_4};
 use crate::text::answer::tools::notation::Notation;
 
 pub(crate) const FORMAT: CallFormat = CallFormat {
     names: &["gemma", "functiongemma"],
     templates: &[&[MARKERS[0]]],
     markers: &MARKERS,
-    parser: |_| CallParser::Complete(Complete::new(MARKERS[0], MARKERS[1], read)),
+    parser: |tools| CallParser::Enclosed(Box::new(Enclosed::gemma(tools.clone(), MARKERS))),
     form: Some(|marks| form(marks, MARKERS)),
 };
 
@@ -20,7 +20,7 @@ pub(crate) const GEMMA_4: CallFormat = CallFormat {
     names: &["gemma4"],
     templates: &[&[MARKERS_4[0]]],
     markers: &MARKERS_4,
-    parser: |_| CallParser::Complete(Complete::new(MARKERS_4[0], MARKERS_4[1], read_4)),
+    parser: |tools| CallParser::Enclosed(Box::new(Enclosed::gemma(tools.clone(), MARKERS_4))),
     form: Some(|marks| form(marks, MARKERS_4)),
 };
 

@@ -2,16 +2,16 @@
 
 use super::CallFormat;
 use crate::text::answer::tools::CallParser;
-use crate::text::answer::tools::complete::Complete;
+use crate::text::answer::tools::enclosed::Enclosed;
 use crate::text::answer::tools::form::{Form, Marks, quoted};
 use crate::text::answer::tools::notation::Notation;
-use crate::text::answer::tools::python::{MARKERS, read};
+use crate::text::answer::tools::python::MARKERS;
 
 pub(crate) const FORMAT: CallFormat = CallFormat {
     names: &["lfm2"],
     templates: &[&[MARKERS[0]], &["<|tool_list_start|>"]],
     markers: &MARKERS,
-    parser: |_| CallParser::Complete(Complete::new(MARKERS[0], MARKERS[1], read)),
+    parser: |tools| CallParser::Enclosed(Box::new(Enclosed::python(tools.clone(), MARKERS))),
     form: Some(form),
 };
 

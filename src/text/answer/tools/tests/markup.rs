@@ -289,3 +289,185 @@ fn numbers_in_tags_keep_their_digits() {
         );
     }
 }
+
+/// Calls of `write` in Qwen3-Coder's tags, with the tags as in `change`.
+fn changed(change: impl Fn(&str) -> String) -> [(ToolParser, String); 2] {
+    let call = "<function=write>\n<parameter=path>\na.py\n</parameter>\n<parameter=mode>\nw\n</parameter>\n</function>";
+    let call = change(call);
+    [
+        (
+            ToolParser::Hermes,
+            format!("<tool_call>\n{call}\n</tool_call>"),
+        ),
+        (
+            ToolParser::SeedOss,
+            format!("<seed:tool_call>\n{call}\n</seed:tool_call>"),
+        ),
+    ]
+}
+
+#[test]
+fn a_missing_tag_loses_neither_a_call_nor_an_argument() {
+    let add = ("add", json!({}));
+    let write = ("write", json!({"path": "a.py", "mode": "w"}));
+    for missing in [
+        vec![("</parameter>\n", "")],
+        vec![("\n</function>", "")],
+        vec![("\n</function>", ""), ("\n</parameter>", "")],
+        vec![("</parameter>\n<parameter=mode", "<parameter=mode")],
+        vec![(">\na.py", "\na.py")],
+        vec![(">\nw", "\nw")],
+        vec![(">\n<parameter=path", "\n<parameter=path")],
+        vec![("write>", "write >")],
+    ] {
+        let answers = changed(|call| {
+            let all = missing.iter();
+            all.fold(call.to_owned(), |call, (before, after)| {
+                call.replace(before, after)
+            })
+        });
+        for (form, answer) in answers {
+            check(form, &answer, "", &[write.clone()]);
+            check(form, &format!("{answer}\nDone."), "Done.", &[write.clone()]);
+            check(
+                form,
+                &format!("{answer}\n{answer}"),
+                "",
+                &[write.clone(), write.clone()],
+            );
+            if form == ToolParser::Hermes {
+                let next = "<tool_call>\n<function=add>\n</function>\n</tool_call>";
+                check(
+                    form,
+                    &format!("{answer}\n{next}"),
+                    "",
+                    &[write.clone(), add.clone()],
+                );
+            }
+            // The marker that closes the call may be missing, too.
+            let end = answer.rfind('\n').expect("a line");
+            check(form, &answer[..end], "", &[write.clone()]);
+        }
+    }
+}
+
+#[test]
+fn a_missing_tag_of_glm_loses_neither_a_call_nor_an_argument() {
+    let write = ("write", json!({"path": "a.py", "mode": "w"}));
+    for space in ["\n", ""] {
+        let whole = [
+            "write",
+            "<arg_key>path</arg_key>",
+            "<arg_value>a.py</arg_value>",
+            "<arg_key>mode</arg_key>",
+            "<arg_value>w</arg_value>",
+        ]
+        .join(space);
+        for missing in ["", "</arg_value>", "</arg_key>"] {
+            let answer = format!(
+                "<tool_call>{}{space}</tool_call>",
+                whole.replace(missing, "")
+            );
+            check(ToolParser::Glm, &answer, "", &[write.clone()]);
+            check(
+                ToolParser::Glm,
+                &format!("{answer}\n{answer}"),
+                "",
+                &[write.clone(), write.clone()],
+            );
+        }
+    }
+    for body in [
+        "weather\n{\"city\": \"Oslo\"}",
+        "weather{\"city\": \"Oslo\"}\n",
+        "weather\n\n{\"city\": \"Oslo\"",
+    ] {
+        let answer = format!("<tool_call>{body}</tool_call>");
+        check(
+            ToolParser::Glm,
+            &answer,
+            "",
+            &[("weather", json!({"city": "Oslo"}))],
+        );
+    }
+}
+
+#[test]
+fn a_call_in_tags_names_a_function_of_the_request() {
+    for content in [
+        "<tool_call>\n<function=other>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=write and more>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=>\n</function>\n</tool_call>",
+    ] {
+        check(ToolParser::Hermes, content, content, &[]);
+        let seed = content
+            .replace("tool_call>", "seed:tool_call>")
+            .replace("</seed", "</seed");
+        check(ToolParser::SeedOss, &seed, &seed, &[]);
+        // A call after it is one.
+        let call = "<tool_call>\n<function=add>\n</function>\n</tool_call>";
+        check(
+            ToolParser::Hermes,
+            &format!("{content}\n{call}"),
+            content,
+            &[("add", json!({}))],
+        );
+        check(
+            ToolParser::Hermes,
+            &format!("{call}\n{content}"),
+            content,
+            &[("add", json!({}))],
+        );
+    }
+    for content in [
+        "<tool_call>other\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+        "<tool_call>add and more</tool_call>",
+        "<tool_call>other</tool_call>",
+    ] {
+        check(ToolParser::Glm, content, content, &[]);
+    }
+}
+
+#[test]
+fn an_empty_block_of_a_call_is_dropped() {
+    for (form, [open, close]) in [
+        (ToolParser::Hermes, ["<tool_call>", "</tool_call>"]),
+        (ToolParser::Glm, ["<tool_call>", "</tool_call>"]),
+        (
+            ToolParser::SeedOss,
+            ["<seed:tool_call>", "</seed:tool_call>"],
+        ),
+        (
+            ToolParser::Gemma,
+            ["<start_function_call>", "<end_function_call>"],
+        ),
+        (ToolParser::Gemma4, ["<|tool_call>", "<tool_call|>"]),
+        (
+            ToolParser::Lfm2,
+            ["<|tool_call_start|>", "<|tool_call_end|>"],
+        ),
+        (
+            ToolParser::Lfm2,
+            ["<|tool_call_start|>[", "]<|tool_call_end|>"],
+        ),
+        (ToolParser::Mistral, ["[TOOL_CALLS][", "]"]),
+    ] {
+        for space in ["", "\n", " \n "] {
+            for after in ["", "\n\n"] {
+                check(
+                    form,
+                    &format!("{open}{space}{close}{after}Hello."),
+                    "Hello.",
+                    &[],
+                );
+            }
+            check(form, &format!("Hello.{open}{space}{close}"), "Hello.", &[]);
+            check(
+                form,
+                &format!("{open}{space}{close}{open}{space}{close}"),
+                "",
+                &[],
+            );
+        }
+    }
+}
