@@ -68,6 +68,11 @@ fn calls(city: &str) -> Vec<(ToolParser, String)> {
             T::SeedOss,
             format!("<seed:tool_call>\n{tags}\n</seed:tool_call>"),
         ),
+        (T::Llama3Json, format!("<|python_tag|>{json}")),
+        (
+            T::Llama3Json,
+            format!("<function=weather>{arguments}</function>"),
+        ),
         (T::Mistral, format!("[TOOL_CALLS][{json}]")),
         (T::Mistral, format!("[TOOL_CALLS]weather[ARGS]{arguments}")),
         (
@@ -139,7 +144,7 @@ fn a_call_within_a_thought_may_have_the_tags_of_thoughts_in_its_arguments() {
             let [thought, content, made] = told(
                 (form, reasoning),
                 Stage::Reasoning,
-                &format!("Hm.{call}{close}Done."),
+                &format!("Hm.\n{call}{close}Done."),
             );
             assert_eq!((thought.as_str(), content.as_str()), ("Hm.", "Done."));
             assert_eq!(made, format!("weather{}", json!({"city": city})));

@@ -1,144 +1,347 @@
-//! Calls without markers: the whole answer is a JSON call, or a list of them. Because an answer may be JSON for other
-//! reasons, it is a call only if its name matches one of the request's tools.
+//! Calls without markers: JSON objects, alone or in a list. Because an answer may be JSON for other reasons, an object
+//! is a call only if it names one of the request's functions; and where it is not the whole answer, only if it has
+//! arguments. It begins the answer, a line or a word: small models put a remark before it, or a fence around it.
 
+use super::content::Content;
 use super::json_call::{JsonCall, Outcome};
+use super::tags::{FUNCTION, is_in_name};
 use super::{Parts, Staged, ToolSet};
+use crate::text::answer::marker::begins;
 use std::sync::Arc;
 
 /// Llama sometimes writes this before its calls.
 const PREFIX: &str = "<|python_tag|>";
+/// What is around a block of code.
+const FENCE: &str = "```";
+/// The end of a call that names its function in a tag, as Llama is told to write calls that are not built in.
+const FUNCTION_END: &str = "</function>";
+/// The first key of a call. An object with another one is none.
+const FIRST_KEYS: [&str; 6] = ["name", "function", "type", "id", "arguments", "parameters"];
 
 /// Parses calls without markers.
 #[derive(Clone, Debug)]
 pub(crate) struct Bare {
     tools: Arc<ToolSet>,
+    content: Content,
     stage: Stage,
     calls: usize,
+    /// Whether a word may begin, and whether there was one.
+    after_space: bool,
+    has_text: bool,
+    /// The text before the current call, which is content if it is none.
+    opening: String,
+    /// What may follow the current calls.
+    closing: Option<&'static str>,
+    /// Only calls with a prefix or a tag are looked for.
+    needs_mark: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Stage {
-    /// White space and possibly the prefix so far.
-    Start(String),
-    /// Within a call. `held` is all text since the start of the answer that was not reported yet.
-    Call {
-        held: String,
-        call: JsonCall,
-    },
-    /// After a call: the separator before the next one.
-    Between,
-    Content,
+    /// Content, and text that may begin a call.
+    Content(String),
+    Call(JsonCall),
+    /// After a call: the separator before the next one, and what closes the calls.
+    Between(String),
+    /// Within an object that is no call.
+    Data(Data),
+}
+
+/// What a text begins with.
+enum Start {
+    /// More text is needed to tell.
+    Open,
+    Text,
+    /// An object that may be a call, after so many bytes.
+    Object(usize),
+    /// The arguments of this function, after so many bytes.
+    Arguments(String, usize),
+    /// An object that is no call.
+    Data,
 }
 
 impl Bare {
     pub(crate) fn new(tools: Arc<ToolSet>) -> Self {
         Self {
             tools,
-            stage: Stage::Start(String::new()),
+            content: Content::default(),
+            stage: Stage::Content(String::new()),
             calls: 0,
+            after_space: true,
+            has_text: false,
+            opening: String::new(),
+            closing: None,
+            needs_mark: false,
+        }
+    }
+
+    /// A parser for a thought, which may say what could be called.
+    pub(crate) fn in_thought(&self) -> Self {
+        Self {
+            needs_mark: true,
+            ..self.clone()
         }
     }
 
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
-        match &mut self.stage {
+        match std::mem::replace(&mut self.stage, Stage::Content(String::new())) {
             _ if is_cut => {}
-            Stage::Start(held) => parts.content.push_str(held),
-            Stage::Call { held, call } => {
+            Stage::Content(held) => self.say(&held, parts),
+            Stage::Call(mut call) => {
                 call.finish();
-                if let Some(delta) = call.take() {
-                    parts.call(self.calls, delta);
-                }
-                if !call.is_told() {
-                    parts.content.push_str(held);
-                    parts.content.push_str(call.raw());
+                if !self.tell(&mut call, parts) {
+                    self.no_call(&call, parts);
                 }
             }
-            Stage::Between | Stage::Content => {}
+            Stage::Between(_) | Stage::Data(_) => {}
+        }
+        self.content.finish(parts);
+    }
+
+    fn say(&mut self, text: &str, parts: &mut Parts) {
+        if let Some(last) = text.chars().last() {
+            self.after_space = last.is_whitespace();
+            self.has_text |= !text.trim().is_empty();
+        }
+        self.content.push(text, parts);
+    }
+
+    /// Content up to where a call may begin.
+    fn read_content(&mut self, text: String, parts: &mut Parts) -> Option<String> {
+        let mut said = 0;
+        for (at, _) in text.match_indices(['{', '[', '`', '<']) {
+            let before = text[said..at].chars().last();
+            let after_space = before.map_or(self.after_space, char::is_whitespace);
+            let start = self.start(&text[at..], after_space);
+            if matches!(start, Start::Text) {
+                continue;
+            }
+            self.say(&text[said..at], parts);
+            let rest = &text[at..];
+            said = at;
+            match start {
+                Start::Open => {
+                    self.stage = Stage::Content(rest.to_owned());
+                    return None;
+                }
+                Start::Object(bytes) => return Some(self.open(rest, bytes, JsonCall::new())),
+                Start::Arguments(name, bytes) => {
+                    return Some(self.open(rest, bytes, JsonCall::named(&name)));
+                }
+                Start::Data => self.stage = Stage::Data(Data::default()),
+                Start::Text => {}
+            }
+            return Some(rest.to_owned());
+        }
+        self.say(&text[said..], parts);
+        None
+    }
+
+    /// A call may begin after so many bytes.
+    fn open(&mut self, text: &str, bytes: usize, call: JsonCall) -> String {
+        let (opening, rest) = text.split_at(bytes);
+        self.closing = match opening.chars().next() {
+            Some('`') => Some(FENCE),
+            Some('<') if opening.starts_with(FUNCTION) => Some(FUNCTION_END),
+            _ => None,
+        };
+        self.opening = opening.to_owned();
+        self.stage = Stage::Call(call);
+        rest.to_owned()
+    }
+
+    /// What the text at a bracket, a fence or a tag is.
+    fn start(&self, text: &str, after_space: bool) -> Start {
+        match begins(text, PREFIX) {
+            None => return Start::Open,
+            Some(true) => return object_in(text, PREFIX.len()),
+            Some(false) => {}
+        }
+        match begins(text, FUNCTION) {
+            _ if !after_space => Start::Text,
+            None => Start::Open,
+            Some(true) => self.function(text),
+            Some(false) if self.needs_mark => Start::Text,
+            Some(false) => match begins(text, FENCE) {
+                None => Start::Open,
+                Some(true) => fenced(text),
+                Some(false) if text.starts_with(['{', '[']) => object_in(text, 0),
+                Some(false) => Start::Text,
+            },
         }
     }
 
-    /// The answer so far: a call begins, it has none, or more is needed to tell. Returns what was not read.
-    fn start(&mut self, held: String) -> Option<String> {
-        let Some(begin) = beginning(&held) else {
-            self.stage = Stage::Start(held);
-            return None;
+    /// The tag of a function of the request, and an object.
+    fn function(&self, text: &str) -> Start {
+        let name = &text[FUNCTION.len()..];
+        let Some(end) = name.find(|c| !is_in_name(c)) else {
+            return Start::Open;
         };
-        if !begin.starts_with('{') {
-            return Some(held);
+        let (name, after) = name.split_at(end);
+        let Some(object) = after.strip_prefix('>') else {
+            return Start::Text;
+        };
+        let object = object.trim_start();
+        match object.chars().next() {
+            _ if !self.tools.has(name) => Start::Text,
+            None => Start::Open,
+            Some('{') => Start::Arguments(name.to_owned(), text.len() - object.len()),
+            Some(_) => Start::Text,
         }
-        let (before, call) = held.split_at(held.len() - begin.len());
-        self.stage = Stage::Call {
-            held: before.to_owned(),
-            call: JsonCall::new(),
-        };
-        Some(call.to_owned())
     }
 
     /// More of a call, which may turn out to be none.
-    fn go_on(
-        &mut self,
-        held: String,
-        mut call: JsonCall,
-        text: &str,
-        parts: &mut Parts,
-    ) -> Option<String> {
+    fn read_call(&mut self, mut call: JsonCall, text: &str, parts: &mut Parts) -> Option<String> {
         let outcome = call.push(text);
-        let taken = outcome.bytes(text);
         let is_known = call.name().is_none_or(|name| self.tools.has(name));
-        if is_known && let Some(delta) = call.take() {
-            parts.call(self.calls, delta);
-        }
         if is_known && outcome == Outcome::Open {
-            self.stage = Stage::Call { held, call };
+            self.tell(&mut call, parts);
+            self.stage = Stage::Call(call);
             return None;
         }
-        if !call.is_told() {
-            return Some(format!("{held}{}{}", call.raw(), &text[taken..]));
+        let rest = text[outcome.bytes(text)..].to_owned();
+        if self.tell(&mut call, parts) {
+            self.calls += 1;
+            self.stage = Stage::Between(String::new());
+        } else {
+            self.no_call(&call, parts);
         }
-        self.calls += 1;
-        self.stage = Stage::Between;
-        Some(text[taken..].to_owned())
+        Some(rest)
+    }
+
+    /// Reports what is new of a call. Returns whether it is one.
+    fn tell(&mut self, call: &mut JsonCall, parts: &mut Parts) -> bool {
+        let is_known = call.name().is_some_and(|name| self.tools.has(name));
+        let is_call = is_known && (call.has_arguments() || !self.has_text);
+        if is_call && let Some(delta) = call.take() {
+            self.opening.clear();
+            // The answer has begun, even if a thought had not ended.
+            self.needs_mark = false;
+            self.content.call_begins();
+            parts.call(self.calls, delta);
+        }
+        call.is_told()
+    }
+
+    /// What looked like a call is data, to its end.
+    fn no_call(&mut self, call: &JsonCall, parts: &mut Parts) {
+        let text = std::mem::take(&mut self.opening) + call.raw();
+        let mut data = Data::default();
+        let end = data.end(&text);
+        self.stage = if end.is_some() {
+            Stage::Content(String::new())
+        } else {
+            Stage::Data(data)
+        };
+        self.say(&text, parts);
     }
 
     /// The separator after a call, and what follows it: another call, or something else.
-    fn after_call(&mut self, text: &str) -> Option<String> {
-        let text =
+    fn read_between(&mut self, text: &str) -> Option<String> {
+        let rest =
             text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ';' | ',' | ']'));
-        if text.is_empty() {
-            self.stage = Stage::Between;
+        let is_closed = self.closing.and_then(|closing| begins(rest, closing));
+        if rest.is_empty() || self.closing.is_some() && is_closed.is_none() {
+            self.stage = Stage::Between(rest.to_owned());
             return None;
         }
-        if text.starts_with('{') {
-            self.stage = Stage::Call {
-                held: String::new(),
-                call: JsonCall::new(),
-            };
+        self.after_space = true;
+        if is_closed == Some(true) {
+            let closing = self.closing.take().unwrap_or_default();
+            return Some(rest[closing.len()..].to_owned());
         }
-        Some(text.to_owned())
+        if rest.starts_with('{') && !self.needs_mark {
+            self.stage = Stage::Call(JsonCall::new());
+        }
+        Some(rest.to_owned())
     }
 }
 
-/// An answer without what may precede its first call; `None` if there is not enough of it to tell.
-fn beginning(held: &str) -> Option<&str> {
-    let text = held.trim_start();
-    if PREFIX.starts_with(text) {
-        return None;
+/// A block of code in which an object begins.
+fn fenced(text: &str) -> Start {
+    let language = &text[FENCE.len()..];
+    let Some(end) = language.find(|c: char| !c.is_ascii_alphanumeric()) else {
+        return Start::Open;
+    };
+    let object = language[end..].trim_start_matches([' ', '\r']);
+    if object.is_empty() {
+        return Start::Open;
     }
-    let text = text.strip_prefix(PREFIX).unwrap_or(text).trim_start();
-    let text = text.strip_prefix('[').map_or(text, str::trim_start);
-    (!text.is_empty()).then_some(text)
+    if !object.starts_with('\n') {
+        return Start::Text;
+    }
+    object_in(text, text.len() - object.len())
+}
+
+/// An object after so many bytes, which may be the first of a list.
+fn object_in(text: &str, start: usize) -> Start {
+    let object = text[start..].trim_start();
+    let object = object.strip_prefix('[').map_or(object, str::trim_start);
+    if object.is_empty() {
+        return Start::Open;
+    }
+    let Some(key) = object.strip_prefix('{').map(str::trim_start) else {
+        return Start::Text;
+    };
+    if key.is_empty() {
+        return Start::Open;
+    }
+    let Some(key) = key.strip_prefix('"') else {
+        return Start::Text;
+    };
+    let is_open = FIRST_KEYS.iter().any(|first| first.starts_with(key));
+    match key.split_once('"') {
+        Some((key, _)) if FIRST_KEYS.contains(&key) => Start::Object(text.len() - object.len()),
+        None if is_open => Start::Open,
+        _ => Start::Data,
+    }
+}
+
+/// Finds the end of an object or list.
+#[derive(Clone, Debug, Default)]
+struct Data {
+    depth: usize,
+    in_string: bool,
+    is_escaped: bool,
+}
+
+impl Data {
+    /// Where the data end in more of their text.
+    fn end(&mut self, text: &str) -> Option<usize> {
+        for (at, byte) in text.bytes().enumerate() {
+            match byte {
+                _ if std::mem::take(&mut self.is_escaped) => {}
+                b'\\' => self.is_escaped = self.in_string,
+                b'"' => self.in_string = !self.in_string,
+                b'{' | b'[' if !self.in_string => self.depth += 1,
+                b'}' | b']' if !self.in_string => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        return Some(at + 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
 }
 
 impl Staged for Bare {
     fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String> {
-        match std::mem::replace(&mut self.stage, Stage::Content) {
-            Stage::Content => {
-                parts.content.push_str(text);
-                None
+        match std::mem::replace(&mut self.stage, Stage::Content(String::new())) {
+            Stage::Content(held) => self.read_content(held + text, parts),
+            Stage::Call(call) => self.read_call(call, text, parts),
+            Stage::Between(held) => self.read_between(&(held + text)),
+            Stage::Data(mut data) => {
+                let end = data.end(text);
+                if end.is_none() {
+                    self.stage = Stage::Data(data);
+                }
+                let (own, rest) = text.split_at(end.unwrap_or(text.len()));
+                self.say(own, parts);
+                Some(rest.to_owned())
             }
-            Stage::Start(held) => self.start(held + text),
-            Stage::Call { held, call } => self.go_on(held, call, text, parts),
-            Stage::Between => self.after_call(text),
         }
     }
 }

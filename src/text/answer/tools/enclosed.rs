@@ -156,6 +156,8 @@ impl Enclosed {
         parts: &mut Parts,
     ) -> Option<String> {
         for delta in body.take() {
+            // The answer has begun, even if a thought had not ended.
+            self.is_strict = false;
             self.content.call_begins();
             self.told = delta.index + 1;
             parts.call(self.calls + delta.index, delta);

@@ -43,6 +43,8 @@ pub(crate) struct JsonCall {
     arguments: Arguments,
     /// Nothing but the arguments follows.
     is_named: bool,
+    /// The call has no arguments.
+    is_blank: bool,
     is_told: bool,
 }
 
@@ -89,6 +91,7 @@ impl JsonCall {
             name: None,
             arguments: Arguments::None,
             is_named: false,
+            is_blank: false,
             is_told: false,
         }
     }
@@ -150,7 +153,7 @@ impl JsonCall {
             return Outcome::Failed(bytes);
         }
         if matches!(self.arguments, Arguments::None) {
-            self.arguments = Arguments::Whole("{}".to_owned());
+            self.add_arguments();
         }
         Outcome::Whole(bytes)
     }
@@ -164,10 +167,21 @@ impl JsonCall {
         match &mut self.arguments {
             Arguments::Open(stream) => stream.finish(),
             Arguments::None if is_end && self.expect == Expect::Comma => {
-                self.arguments = Arguments::Whole("{}".to_owned());
+                self.add_arguments();
             }
             Arguments::None | Arguments::Whole(_) => {}
         }
+    }
+
+    /// A call that says nothing of arguments has none.
+    fn add_arguments(&mut self) {
+        self.is_blank = true;
+        self.arguments = Arguments::Whole("{}".to_owned());
+    }
+
+    /// Whether the call has arguments of its own.
+    pub(crate) fn has_arguments(&self) -> bool {
+        !self.is_blank && !matches!(self.arguments, Arguments::None)
     }
 
     /// What is new since the last call: the name once there are certain arguments, and more of these.

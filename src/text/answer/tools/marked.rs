@@ -165,6 +165,8 @@ impl Hermes {
     }
 
     fn add(&mut self, call: CallDelta, parts: &mut Parts) {
+        // The answer has begun, even if a thought had not ended.
+        self.is_strict = false;
         self.content.call_begins();
         parts.call(self.calls, call);
     }
@@ -486,6 +488,8 @@ impl Mistral {
 
     fn add(&mut self, delta: CallDelta, parts: &mut Parts) {
         self.opening.clear();
+        // The answer has begun, even if a thought had not ended.
+        self.is_strict = false;
         self.content.call_begins();
         parts.call(self.calls, delta);
     }

@@ -165,11 +165,11 @@ impl CallParser {
         (form.format().parser)(tools)
     }
 
-    /// A parser of the same calls within a thought, whose other text is its content. `None` if calls have no marker:
-    /// a thought may say what could be called.
+    /// A parser of the same calls within a thought, whose other text is its content; `None` if there are no calls.
     pub(crate) fn in_thought(&self) -> Option<Self> {
         match self {
-            Self::Off | Self::Bare(_) => None,
+            Self::Off => None,
+            Self::Bare(parser) => Some(Self::Bare(parser.in_thought())),
             Self::Hermes(parser) => Some(Self::Hermes(parser.in_thought())),
             Self::Mistral(parser) => Some(Self::Mistral(parser.in_thought())),
             Self::Enclosed(parser) => Some(Self::Enclosed(Box::new(parser.in_thought()))),

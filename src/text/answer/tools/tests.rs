@@ -6,6 +6,7 @@ pub(super) mod formats;
 mod markup;
 mod messages;
 mod near_misses;
+mod remarks;
 mod streams;
 
 use super::super::harmony::Harmony;
@@ -616,7 +617,8 @@ proptest! {
             "<|call|>", "<escape>",
             "<start_function_call>", "<end_function_call>", "<function=add>", "</function>", "é",
             "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<seed:tool_call>", "</seed:tool_call>",
-            "<parameter=a>", "</parameter>", "\\", "}}", "[add(", "a='", "', ", "')", ":add{a:", "b=[", "{'x': ",
+            "<parameter=a>", "</parameter>", "\\", "}}", "```", "json\n", "{\"x\": ",
+            "[add(", "a='", "', ", "')", ":add{a:", "b=[", "{'x': ",
             "write", "\n<parameter=mode>", "<parameter=path\n",
             "<function=write\n", "{\"a\": ", "tru", "<arg_key>mode</arg_key>", ", ", "[CALL_ID]x",
             "<|tool_call>", "<tool_call|>", "<|\"|>", "<|tool_call_start|>", "<|tool_call_end|>", "add(", "a=", ")",
