@@ -37,13 +37,22 @@ impl Marker {
 #[derive(Clone, Debug)]
 pub(crate) struct Markers {
     texts: Vec<String>,
+    /// Their first characters.
+    starts: Vec<char>,
     held: String,
 }
 
 impl Markers {
     pub(crate) fn new(texts: Vec<String>) -> Self {
+        let mut starts: Vec<char> = texts
+            .iter()
+            .filter_map(|text| text.chars().next())
+            .collect();
+        starts.sort_unstable();
+        starts.dedup();
         Self {
             texts,
+            starts,
             held: String::new(),
         }
     }
@@ -57,6 +66,9 @@ impl Markers {
     /// and the text after it.
     pub(crate) fn push(&mut self, more: &str) -> (String, Option<(usize, String)>) {
         self.held.push_str(more);
+        if !self.held.contains(self.starts.as_slice()) {
+            return (std::mem::take(&mut self.held), None);
+        }
         let places = self
             .texts
             .iter()

@@ -167,10 +167,15 @@ pub(crate) struct Start {
     pub(crate) is_blank: bool,
 }
 
+/// Gemma's opening tag without its token, which models leave out.
+const GEMMA_WORD: &str = "thought\n";
+
 /// Splits an answer into reasoning and the rest.
 #[derive(Clone, Debug)]
 pub(crate) struct Splitter {
     open: &'static str,
+    /// What opens a thought at the beginning of the answer only.
+    first: &'static str,
     close: Marker,
     stage: Stage,
     /// Whether this stage has only white space and tags so far.
@@ -194,6 +199,11 @@ impl Splitter {
         let Start { stage, is_blank } = start;
         Some(Self {
             open,
+            first: if parser == ReasoningParser::Gemma {
+                GEMMA_WORD
+            } else {
+                open
+            },
             close: Marker::new(close),
             stage,
             is_blank: is_blank || stage == Stage::Undecided,
@@ -238,12 +248,24 @@ impl Splitter {
     fn begin(&mut self) -> Option<String> {
         loop {
             let text = self.held.trim_start();
-            let (opens, closes) = (begins(text, self.open), begins(text, self.close.text()));
-            let (tag, stage) = match (opens, closes) {
-                (Some(true), _) => (self.open, Stage::Reasoning),
-                (_, Some(true)) => (self.close.text(), Stage::Answering),
-                _ if text.is_empty() || opens.is_none() || closes.is_none() => return None,
-                _ => break,
+            let first = if self.stage == Stage::Undecided {
+                self.first
+            } else {
+                self.open
+            };
+            let tags = [
+                (self.open, Stage::Reasoning),
+                (first, Stage::Reasoning),
+                (self.close.text(), Stage::Answering),
+            ];
+            let Some((tag, stage)) = tags
+                .into_iter()
+                .find(|(tag, _)| begins(text, tag) == Some(true))
+            else {
+                if text.is_empty() || tags.iter().any(|(tag, _)| begins(text, tag).is_none()) {
+                    return None;
+                }
+                break;
             };
             self.stage = stage;
             self.held = text[tag.len()..].to_owned();

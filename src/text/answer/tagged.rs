@@ -75,23 +75,27 @@ impl Tagged {
         let Some(thought) = &mut self.thought else {
             return parts.reasoning.push_str(text);
         };
-        let mut found = Parts::default();
-        thought.push(text, &mut found);
-        let has_call = !found.calls.is_empty();
-        add_thought(found, parts);
-        if has_call {
-            self.answer_from_thought(parts);
+        // What is read with one character is before the call that begins with it.
+        for (at, character) in text.char_indices() {
+            let mut found = Parts::default();
+            thought.push(character.encode_utf8(&mut [0; 4]), &mut found);
+            let has_call = !found.calls.is_empty();
+            add_thought(found, parts);
+            if has_call {
+                return self.answer_from_thought(&text[at + character.len_utf8()..], parts);
+            }
         }
     }
 
-    /// A call has begun in the thought: everything from here on is the answer.
-    fn answer_from_thought(&mut self, parts: &mut Parts) {
+    /// A call has begun in the thought: the rest of the text, and all that follows, is the answer.
+    fn answer_from_thought(&mut self, rest: &str, parts: &mut Parts) {
         let (Some(thought), Some(splitter)) = (self.thought.take(), &mut self.reasoning) else {
             return;
         };
         self.calls = thought;
         self.late = Some(LateTag::new(splitter.close_tag()));
         let undecided = splitter.end();
+        self.answer(rest, parts);
         self.answer(&undecided, parts);
     }
 

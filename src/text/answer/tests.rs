@@ -4,6 +4,7 @@ mod thoughts;
 
 use super::reasoning::Stage;
 use super::*;
+use proptest::prelude::*;
 use serde_json::json;
 
 /// What the answers think, say and call.
@@ -317,4 +318,31 @@ fn stopped(
     parser.finish(&mut parts, false);
     let found = parser.stop().map(str::to_owned);
     (parts, found)
+}
+
+proptest! {
+    /// Nothing depends on where an answer is split, whatever tags and markers it has in whatever order.
+    #[test]
+    fn any_answer_in_any_pieces(
+        words in proptest::collection::vec(proptest::sample::select(vec![
+            "<think>", "</think>", "[THINK]", "[/THINK]", "<|channel>", "thought", "<channel|>", "\n", " ", "x", "<",
+            "<tool_call>", "</tool_call>", "{\"name\": \"add\", \"arguments\": {", "\"a\": ", "1", "\"", "}", "}}",
+            "<function=add>", "<parameter=a>", "</parameter>", "</function>", "add", "[TOOL_CALLS]", "[ARGS]", "[",
+            "<|tool_call>", "call:add{", "a:", "<|\"|>", "<tool_call|>", "<|tool_call_start|>", "[add(", "a=", ")]",
+            "<|tool_call_end|>", "<arg_key>a</arg_key>", "<arg_value>", "</arg_value>", "<|python_tag|>",
+        ]), 0..20),
+        size in 1_usize..9,
+        stage in proptest::sample::select(vec![Stage::Undecided, Stage::Reasoning]),
+    ) {
+        use ToolParser::{Gemma4, Glm, Hermes, Json, Lfm2, Llama3Json, Mistral};
+        let answer = words.concat();
+        for reasoning in [ReasoningParser::Think, ReasoningParser::Mistral, ReasoningParser::Gemma] {
+            for tools in [Hermes, Glm, Mistral, Gemma4, Lfm2, Llama3Json, Json] {
+                let format = (tools, reasoning);
+                let whole = thoughts::parts(format, stage, &answer, usize::MAX);
+                let cut = thoughts::parts(format, stage, &answer, size);
+                prop_assert_eq!(whole, cut, "{:?} of {}", format, answer);
+            }
+        }
+    }
 }

@@ -2,8 +2,13 @@
 
 use super::*;
 
-/// What an answer that starts at `stage` thinks, says and calls. It is the same in pieces of every size.
-fn told(format: (ToolParser, ReasoningParser), stage: Stage, answer: &str) -> [String; 3] {
+/// What an answer that starts at `stage` thinks, says and calls, in pieces of `size` characters.
+pub(super) fn parts(
+    format: (ToolParser, ReasoningParser),
+    stage: Stage,
+    answer: &str,
+    size: usize,
+) -> [String; 3] {
     let functions = vec![
         json!({"name": "weather", "parameters": {"properties": {"city": {"type": "string"}}}}),
         json!({"name": "add"}),
@@ -13,37 +18,34 @@ fn told(format: (ToolParser, ReasoningParser), stage: Stage, answer: &str) -> [S
         callable: Arc::new(ToolSet::new(functions)),
         ..ToolChoice::default()
     };
-    let (format, start) = (
-        AnswerFormat {
-            tools: format.0,
-            reasoning: format.1,
-        },
-        Start {
-            stage,
-            is_blank: true,
-        },
-    );
-    let of_size = |size| {
-        let mut parser = AnswerParser::new(format, start, &tools);
-        let (mut all, characters) = (Parts::default(), answer.chars().collect::<Vec<_>>());
-        for piece in characters.chunks(size) {
-            parser.push(&piece.iter().collect::<String>(), &mut all);
-        }
-        parser.finish(&mut all, false);
-        let mut calls = String::new();
-        for call in all.calls {
-            calls.push_str(call.name.as_deref().unwrap_or_default());
-            calls.push_str(&call.arguments.replace(": ", ":"));
-        }
-        [all.reasoning, all.content, calls]
+    let format = AnswerFormat {
+        tools: format.0,
+        reasoning: format.1,
     };
-    let whole = of_size(answer.len().max(1));
+    let start = Start {
+        stage,
+        is_blank: true,
+    };
+    let mut parser = AnswerParser::new(format, start, &tools);
+    let (mut all, characters) = (Parts::default(), answer.chars().collect::<Vec<_>>());
+    for piece in characters.chunks(size) {
+        parser.push(&piece.iter().collect::<String>(), &mut all);
+    }
+    parser.finish(&mut all, false);
+    let mut calls = String::new();
+    for call in all.calls {
+        calls.push_str(call.name.as_deref().unwrap_or_default());
+        calls.push_str(&call.arguments.replace(": ", ":"));
+    }
+    [all.reasoning, all.content, calls]
+}
+
+/// The same in pieces of every size, which makes no difference.
+fn told(format: (ToolParser, ReasoningParser), stage: Stage, answer: &str) -> [String; 3] {
+    let whole = parts(format, stage, answer, usize::MAX);
     for size in [1, 2, 3, 5, 8, 13] {
-        assert_eq!(
-            of_size(size),
-            whole,
-            "{format:?} in pieces of {size}: {answer}"
-        );
+        let cut = parts(format, stage, answer, size);
+        assert_eq!(cut, whole, "{format:?} in pieces of {size}: {answer}");
     }
     whole
 }
@@ -237,5 +239,34 @@ fn tags_of_a_thought_are_no_content_where_they_are_repeated_or_forgotten() {
                 ["a".to_owned(), expected, String::new()]
             );
         }
+    }
+}
+
+#[test]
+fn a_thought_of_gemma_may_lack_the_token_that_opens_it() {
+    let told = |answer: &str| {
+        told(
+            (ToolParser::Gemma4, ReasoningParser::Gemma),
+            Stage::Undecided,
+            answer,
+        )
+    };
+    let own = |parts: [&str; 3]| parts.map(str::to_owned);
+    assert_eq!(
+        told("thought\nHm.<channel|>Hello."),
+        own(["Hm.", "Hello.", ""])
+    );
+    let call = "<|tool_call>call:weather{city:<|\"|>Paris<|\"|>}<tool_call|>";
+    assert_eq!(
+        told(&format!("thought\nHm.\n{call}")),
+        own(["Hm.", "", "weather{\"city\":\"Paris\"}"])
+    );
+    for content in [
+        "thoughtful",
+        "thought",
+        "A thought\nis one.",
+        "thoughts<channel|>",
+    ] {
+        assert_eq!(told(content), own(["", content, ""]));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Every model family writes calls in its own format ([`ToolParser`], `formats`). The parser is detected from the chat
 //! template, or set on the command line. [`CallParser`] splits an answer's text into content and calls. It reports a
-//! call's name as soon as it is known; it reports the arguments as they are written if the format is JSON, else when
-//! the call is complete. `forced` builds the grammar that forces a call.
+//! call's name as soon as it is certain that there is a call, and texts of the arguments as they are written. What it
+//! reports of the arguments can always be completed as JSON. `forced` builds the grammar that forces a call.
 
 mod bare;
 mod content;

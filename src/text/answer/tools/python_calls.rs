@@ -18,7 +18,7 @@ pub(crate) struct PythonCalls {
     close: &'static str,
     /// Whether only functions of the request are called.
     is_strict: bool,
-    /// All text, until it is certain that it has a call.
+    /// The text from the end of the last call, until it is certain that there is another one.
     raw: String,
     /// Text that was not read yet.
     held: String,
@@ -85,7 +85,7 @@ impl PythonCalls {
     }
 
     pub(super) fn push(&mut self, text: &str) -> Progress {
-        if !self.is_certain() {
+        if !self.is_begun {
             self.raw.push_str(text);
         }
         self.held.push_str(text);
@@ -117,11 +117,6 @@ impl PythonCalls {
         }
     }
 
-    /// Whether there is a call.
-    fn is_certain(&self) -> bool {
-        self.is_begun || self.index > 0
-    }
-
     /// More text is needed; where there is no more, the calls end.
     fn wait(&mut self, stage: Stage) -> Option<Progress> {
         if self.is_over {
@@ -133,12 +128,13 @@ impl PythonCalls {
 
     /// The text is no call from here on. What was begun of one is completed.
     fn break_off(&mut self) -> Option<Progress> {
-        if !self.is_certain() {
-            self.held = std::mem::take(&mut self.raw);
-            return Some(Progress::NoCall);
-        }
         if self.is_begun {
             self.end_call();
+        } else {
+            self.held = std::mem::take(&mut self.raw);
+            if self.index == 0 {
+                return Some(Progress::NoCall);
+            }
         }
         self.stage = Stage::End;
         None
@@ -244,7 +240,7 @@ impl PythonCalls {
             None if self.is_over => self.held.len(),
             None => return self.wait(Stage::Value),
         };
-        let is_broken = self.held[end..].starts_with([']', '}']) && !self.is_certain();
+        let is_broken = self.held[end..].starts_with([']', '}']) && !self.is_begun;
         let json = self.word_as_json(self.held[..end].trim());
         let (Some(json), false) = (json, is_broken) else {
             return self.break_off();
@@ -265,7 +261,7 @@ impl PythonCalls {
             }
             Some(json) => Some(json),
             None if word.is_empty() => None,
-            None => (allowed.texts_are_bare() || self.is_certain()).then(|| quoted(word)),
+            None => (allowed.texts_are_bare() || self.is_begun).then(|| quoted(word)),
         }
     }
 
@@ -416,7 +412,12 @@ impl PythonCalls {
         self.arguments.push_str(end);
         self.is_begun = true;
         self.flush();
+        self.next_call();
+    }
+
+    fn next_call(&mut self) {
         (self.is_begun, self.is_named) = (false, false);
+        self.raw = self.held.clone();
         self.index += 1;
     }
 
@@ -475,8 +476,7 @@ impl PythonCalls {
             return self.break_off();
         }
         self.held.drain(..outcome.bytes(&self.held));
-        (self.is_begun, self.is_named) = (false, false);
-        self.index += 1;
+        self.next_call();
         self.stage = Stage::AfterCall;
         None
     }

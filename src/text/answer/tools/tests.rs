@@ -607,7 +607,7 @@ fn reasoning_come_first_or_not_at_all() {
 }
 
 proptest! {
-    /// For any input, nothing panics, and the result does not depend on where the text is split.
+    /// For any input, nothing panics, arguments are JSON, and the result does not depend on where the text is split.
     #[test]
     fn any_text_in_any_pieces(
         words in proptest::collection::vec(proptest::sample::select(vec![
@@ -635,6 +635,10 @@ proptest! {
             };
             prop_assert_eq!(&whole.content, &cut.content, "{:?} of {}", form, text);
             prop_assert_eq!(arguments(&whole), arguments(&cut), "{:?} of {}", form, text);
+            for (_, name, arguments) in arguments(&whole) {
+                let is_json = serde_json::from_str::<Value>(&arguments).is_ok();
+                prop_assert!(name.is_some() && is_json, "{:?} of {}: {}", form, text, arguments);
+            }
         }
         let (whole, cut) = (harmony(&text, usize::MAX), harmony(&text, size));
         prop_assert_eq!((whole.content, whole.reasoning), (cut.content, cut.reasoning));

@@ -246,7 +246,7 @@ impl XmlCall {
         };
         let end = value.read(&text, &context);
         let key = value.key().to_owned();
-        let is_new = !self.given.contains(&key);
+        let is_new = !self.is_json && !self.given.contains(&key);
         if is_new {
             let before = if self.given.is_empty() { '{' } else { ',' };
             self.call.arguments.push_str(&value.take(before));

@@ -146,6 +146,13 @@ fn lfm2s_near_misses_are_calls() {
     let two = "[{\"name\": \"add\"}, {\"name\": \"write\", \"arguments\": {\"path\": 1}}]";
     let calls = [("add", json!({})), ("write", json!({"path": 1}))];
     check(ToolParser::Lfm2, &python(two), "", &calls);
+    let bad = python("[add(), write(path=b'z')]");
+    check(
+        ToolParser::Lfm2,
+        &bad,
+        ", write(path=b'z')]",
+        &[("add", json!({}))],
+    );
     // A text that is not closed goes on to the end.
     let cut = "<|tool_call_start|>[write(path='a";
     check(
