@@ -31,7 +31,7 @@ pub(super) struct Unmarked {
 
 impl Form {
     /// One list of JSON objects with these keys, between two markers.
-    pub(super) fn json_list(open: String, close: String, name: &str, arguments: &str) -> Self {
+    pub(super) fn json_list(open: &str, close: &str, name: &str, arguments: &str) -> Self {
         let around = [
             format!("{open} {}", quoted("[")),
             quoted(", "),

@@ -16,7 +16,7 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
     parser: |tools| CallParser::Listed(Listed::new(tools.clone(), &LIST)),
     form: Some(|marks| {
         let [open, close] = MARKERS.map(|marker| marks.lark(marker));
-        let mut form = Form::json_list(open, close, "tool_name", "parameters");
+        let mut form = Form::json_list(&open, &close, "tool_name", "parameters");
         // Calls are numbered.
         let [before, after] = ["{\"tool_call_id\": \"", "\", \"tool_name\": \""].map(quoted);
         form.call[0] = format!("{before} /[0-9]+/ {after}");
@@ -38,7 +38,7 @@ pub(crate) const COMMAND_R: CallFormat = CallFormat {
     parser: |tools| CallParser::Listed(Listed::new(tools.clone(), &FENCED)),
     form: Some(|_| {
         let [open, close] = FENCE.map(quoted);
-        Form::json_list(open, close, "tool_name", "parameters")
+        Form::json_list(&open, &close, "tool_name", "parameters")
     }),
 };
 

@@ -12,7 +12,7 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
     templates: &[&[OPEN[0]]],
     markers: &OPEN,
     parser: |tools| CallParser::Listed(Listed::new(tools.clone(), &LIST)),
-    form: Some(|marks| Form::json_list(marks.lark(OPEN[0]), String::new(), "name", "arguments")),
+    form: Some(|marks| Form::json_list(&marks.lark(OPEN[0]), "", "name", "arguments")),
 };
 
 static LIST: List = List {

@@ -27,5 +27,5 @@ fn form(marks: &Marks<'_>) -> Form {
             [open, marks.lark("[ARGS]"), String::new()],
         );
     }
-    Form::json_list(open, String::new(), "name", "arguments")
+    Form::json_list(&open, "", "name", "arguments")
 }

@@ -14,7 +14,7 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
     parser: |tools| CallParser::Listed(Listed::new(tools.clone(), &LIST)),
     form: Some(|marks| {
         let [open, close] = MARKERS.map(|marker| marks.lark(marker));
-        Form::json_list(open, close, "name", "arguments")
+        Form::json_list(&open, &close, "name", "arguments")
     }),
 };
 

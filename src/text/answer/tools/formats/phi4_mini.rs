@@ -13,7 +13,7 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
     templates: &[&["functools"], &["<|/tool|>"], &[CLOSE]],
     markers: &[OPEN[1], CLOSE],
     parser: |tools| CallParser::Listed(Listed::new(tools.clone(), &LIST)),
-    form: Some(|_| Form::json_list(quoted(OPEN[0]), String::new(), "name", "arguments")),
+    form: Some(|_| Form::json_list(&quoted(OPEN[0]), "", "name", "arguments")),
 };
 
 static LIST: List = List {
