@@ -1,6 +1,6 @@
 //! Calls without markers: JSON objects, alone or in a list. Because an answer may be JSON for other reasons, an object
-//! is a call only if it names one of the request's functions; and where it is not the whole answer, only if it has
-//! arguments. It begins the answer, a line or a word: small models put a remark before it, or a fence around it.
+//! is a call only if it names one of the request's functions and has arguments. It begins the answer, a line or a word:
+//! small models put a remark before it, or a fence around it.
 
 use super::content::Content;
 use super::json_call::{JsonCall, Outcome};
@@ -25,9 +25,8 @@ pub(crate) struct Bare {
     content: Content,
     stage: Stage,
     calls: usize,
-    /// Whether a word may begin, and whether there was one.
+    /// Whether a word may begin.
     after_space: bool,
-    has_text: bool,
     /// The text before the current call, which is content if it is none.
     opening: String,
     /// What may follow the current calls.
@@ -68,7 +67,6 @@ impl Bare {
             stage: Stage::Content(String::new()),
             calls: 0,
             after_space: true,
-            has_text: false,
             opening: String::new(),
             closing: None,
             needs_mark: false,
@@ -101,7 +99,6 @@ impl Bare {
     fn say(&mut self, text: &str, parts: &mut Parts) {
         if let Some(last) = text.chars().last() {
             self.after_space = last.is_whitespace();
-            self.has_text |= !text.trim().is_empty();
         }
         self.content.push(text, parts);
     }
@@ -212,8 +209,10 @@ impl Bare {
     /// Reports what is new of a call. Returns whether it is one.
     fn tell(&mut self, call: &mut JsonCall, parts: &mut Parts) -> bool {
         let is_known = call.name().is_some_and(|name| self.tools.has(name));
-        let is_call = is_known && (call.has_arguments() || !self.has_text);
-        if is_call && let Some(delta) = call.take() {
+        if is_known
+            && call.has_arguments()
+            && let Some(delta) = call.take()
+        {
             self.opening.clear();
             // The answer has begun, even if a thought had not ended.
             self.needs_mark = false;

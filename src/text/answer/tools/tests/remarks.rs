@@ -68,6 +68,8 @@ fn json_that_names_no_function_of_the_request_is_content() {
         for content in [
             "It is {\"name\": \"other\", \"parameters\": {}}.".to_owned(),
             "It is {\"name\": \"weather\"}.".to_owned(),
+            "{\"name\": \"weather\"}".to_owned(),
+            "{\"parameters\": {}}".to_owned(),
             "It is {\"name\": \"weather\", \"parameters\": {invalid}}".to_owned(),
             "```json\n{\"name\": \"Bob\", \"age\": 5}\n```".to_owned(),
             "```\nfn main() { }\n```".to_owned(),
