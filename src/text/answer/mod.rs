@@ -104,7 +104,7 @@ pub(crate) struct AnswerParser {
 
 #[derive(Clone, Debug)]
 enum Form {
-    Tagged(Tagged),
+    Tagged(Box<Tagged>),
     Harmony(Harmony),
 }
 
@@ -112,7 +112,7 @@ impl AnswerParser {
     /// A parser that treats the whole answer as content.
     pub(crate) fn plain() -> Self {
         Self::of(
-            Form::Tagged(Tagged::new(None, None, CallParser::Off)),
+            Form::Tagged(Box::new(Tagged::new(None, None, CallParser::Off))),
             false,
         )
     }
@@ -130,7 +130,7 @@ impl AnswerParser {
                 CallParser::Off
             };
             let envelope = Envelope::new(format.reasoning.answer_tags());
-            Form::Tagged(Tagged::new(reasoning, envelope, calls))
+            Form::Tagged(Box::new(Tagged::new(reasoning, envelope, calls)))
         };
         Self::of(form, tools.single)
     }
