@@ -99,10 +99,6 @@ impl Object {
         }
     }
 
-    pub(crate) fn has(&self, key: &str) -> bool {
-        self.places.contains_key(key)
-    }
-
     pub(crate) fn json(&self) -> String {
         let members: Vec<_> = self
             .members

@@ -113,7 +113,7 @@ fn a_call_within_a_thought_ends_the_thought() {
                 let answer = format!("{begin}\nI look it up.\n\n{call}");
                 assert_eq!(
                     told(format, stage, &answer),
-                    own(["I look it up.", "", made])
+                    own(["I look it up.\n\n", "", made])
                 );
                 assert_eq!(
                     told(format, stage, &format!("{begin}{call}")),
@@ -125,7 +125,7 @@ fn a_call_within_a_thought_ends_the_thought() {
                 let answer = format!("Hm.\n{call}\n{close}{end}");
                 assert_eq!(
                     told(format, Stage::Reasoning, &answer),
-                    own(["Hm.", content, made])
+                    own(["Hm.\n", content, made])
                 );
             }
             let two = format!("Hm.\n{call}\n{call}");
@@ -148,7 +148,7 @@ fn a_call_within_a_thought_may_have_the_tags_of_thoughts_in_its_arguments() {
                 Stage::Reasoning,
                 &format!("Hm.\n{call}{close}Done."),
             );
-            assert_eq!((thought.as_str(), content.as_str()), ("Hm.", "Done."));
+            assert_eq!((thought.as_str(), content.as_str()), ("Hm.\n", "Done."));
             assert_eq!(made, format!("weather{}", json!({"city": city})));
         }
     }
@@ -259,7 +259,7 @@ fn a_thought_of_gemma_may_lack_the_token_that_opens_it() {
     let call = "<|tool_call>call:weather{city:<|\"|>Paris<|\"|>}<tool_call|>";
     assert_eq!(
         told(&format!("thought\nHm.\n{call}")),
-        own(["Hm.", "", "weather{\"city\":\"Paris\"}"])
+        own(["Hm.\n", "", "weather{\"city\":\"Paris\"}"])
     );
     for content in [
         "thoughtful",

@@ -77,12 +77,14 @@ impl Bare {
     pub(crate) fn in_thought(&self) -> Self {
         Self {
             needs_mark: true,
+            content: Content::of_thought(),
             ..self.clone()
         }
     }
 
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         match std::mem::replace(&mut self.stage, Stage::Content(String::new())) {
+            Stage::Call(_) if is_cut => self.content.call_begins(),
             _ if is_cut => {}
             Stage::Content(held) => self.say(&held, parts),
             Stage::Call(mut call) => {
@@ -104,18 +106,16 @@ impl Bare {
     }
 
     /// Content up to where a call may begin.
-    fn read_content(&mut self, text: String, parts: &mut Parts) -> Option<String> {
-        let mut said = 0;
+    fn read_content(&mut self, text: &str, parts: &mut Parts) -> Option<String> {
         for (at, _) in text.match_indices(['{', '[', '`', '<']) {
-            let before = text[said..at].chars().last();
+            let before = text[..at].chars().last();
             let after_space = before.map_or(self.after_space, char::is_whitespace);
             let start = self.start(&text[at..], after_space);
             if matches!(start, Start::Text) {
                 continue;
             }
-            self.say(&text[said..at], parts);
+            self.say(&text[..at], parts);
             let rest = &text[at..];
-            said = at;
             match start {
                 Start::Open => {
                     self.stage = Stage::Content(rest.to_owned());
@@ -130,7 +130,7 @@ impl Bare {
             }
             return Some(rest.to_owned());
         }
-        self.say(&text[said..], parts);
+        self.say(text, parts);
         None
     }
 
@@ -329,7 +329,7 @@ impl Data {
 impl Staged for Bare {
     fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String> {
         match std::mem::replace(&mut self.stage, Stage::Content(String::new())) {
-            Stage::Content(held) => self.read_content(held + text, parts),
+            Stage::Content(held) => self.read_content(&(held + text), parts),
             Stage::Call(call) => self.read_call(call, text, parts),
             Stage::Between(held) => self.read_between(&(held + text)),
             Stage::Data(mut data) => {

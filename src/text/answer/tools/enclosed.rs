@@ -72,7 +72,8 @@ pub(crate) struct Enclosed {
     search: Markers,
     stage: Stage,
     calls: usize,
-    /// Calls of this block so far.
+    /// The text of this block, and its calls so far.
+    block: String,
     told: usize,
     /// Opening markers that were content.
     shown: usize,
@@ -90,6 +91,8 @@ enum Stage {
     Calls(Box<Body>),
     /// After the calls: the closing marker, which may be missing.
     Closing(String),
+    /// After the closing marker: LFM2 repeats the calls and the marker at times, which means nothing.
+    Closed(String),
 }
 
 impl Enclosed {
@@ -110,6 +113,7 @@ impl Enclosed {
             search: Markers::new(markers.map(str::to_owned).to_vec()),
             stage: Stage::Content,
             calls: 0,
+            block: String::new(),
             told: 0,
             shown: 0,
             is_strict: false,
@@ -120,6 +124,7 @@ impl Enclosed {
     pub(crate) fn in_thought(&self) -> Self {
         Self {
             is_strict: true,
+            content: Content::of_thought(),
             ..self.clone()
         }
     }
@@ -143,6 +148,7 @@ impl Enclosed {
             self.stage = Stage::Blank;
             return Some(call[close.len()..].to_owned());
         }
+        self.block.clear();
         let body = Body::new(self.kind, self.tools.clone(), self.is_strict);
         self.stage = Stage::Calls(Box::new(body));
         Some(text)
@@ -174,7 +180,10 @@ impl Enclosed {
             }
         }
         self.calls += std::mem::take(&mut self.told);
-        Some(body.rest())
+        let rest = body.rest();
+        self.block
+            .truncate(self.block.len().saturating_sub(rest.len()));
+        Some(rest)
     }
 
     fn closing(&mut self, text: String) -> Option<String> {
@@ -187,8 +196,26 @@ impl Enclosed {
         let Some(next) = next.strip_prefix(close) else {
             return Some(text);
         };
-        self.stage = Stage::Blank;
+        self.stage = match self.kind {
+            Kind::Python(_) => Stage::Closed(String::new()),
+            Kind::Gemma(_) => Stage::Blank,
+        };
         Some(next.to_owned())
+    }
+
+    fn closed(&mut self, text: String) -> Option<String> {
+        let next = text.trim_start();
+        let again = format!("{}{}", self.block.trim(), self.markers[1]);
+        match begins(next, &again) {
+            None => {
+                self.stage = Stage::Closed(text);
+                None
+            }
+            Some(is_again) => {
+                self.stage = Stage::Blank;
+                Some(next[if is_again { again.len() } else { 0 }..].to_owned())
+            }
+        }
     }
 
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
@@ -196,6 +223,8 @@ impl Enclosed {
             while let Some(rest) = self.end(parts) {
                 self.push(&rest, parts);
             }
+        } else if matches!(self.stage, Stage::Opened(_) | Stage::Calls(_)) {
+            self.content.call_begins();
         }
         self.content.finish(parts);
     }
@@ -206,7 +235,7 @@ impl Enclosed {
             Stage::Content => self.search.finish(),
             Stage::Opened(space) => format!("{}{space}", self.markers[0]),
             Stage::Blank => String::new(),
-            Stage::Closing(text) => text,
+            Stage::Closing(text) | Stage::Closed(text) => text,
             Stage::Calls(mut body) => {
                 let progress = body.finish();
                 return self.tell(body, progress, parts);
@@ -238,10 +267,12 @@ impl Staged for Enclosed {
             Stage::Blank => Some(text.trim_start().to_owned()),
             Stage::Opened(space) => self.opened(space + text),
             Stage::Calls(mut body) => {
+                self.block.push_str(text);
                 let progress = body.push(text);
                 self.tell(body, progress, parts)
             }
             Stage::Closing(held) => self.closing(held + text),
+            Stage::Closed(held) => self.closed(held + text),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! arguments as they are written.
 
 use super::super::json_stream::{JsonStream, Step, completed};
-use super::super::json_text::repaired;
+use super::super::json_text::{quoted, repaired};
 use super::CallDelta;
 use serde_json::Value;
 
@@ -330,12 +330,12 @@ impl JsonCall {
     }
 }
 
-/// Arguments that are no object: a string that contains it, or null.
+/// Arguments that are no object: a string that contains it, null, or anything else that is JSON.
 fn arguments(json: &str) -> Option<String> {
     match serde_json::from_str(&repaired(json)).ok()? {
         Value::Null => Some("{}".to_owned()),
         Value::String(text) if text.trim().is_empty() => Some("{}".to_owned()),
-        Value::String(text) => completed(&text),
+        Value::String(text) => Some(completed(&text).unwrap_or_else(|| quoted(&text))),
         other => Some(other.to_string()),
     }
 }

@@ -94,6 +94,7 @@ impl Hermes {
     pub(crate) fn in_thought(&self) -> Self {
         Self {
             is_strict: true,
+            content: Content::of_thought(),
             ..self.clone()
         }
     }
@@ -310,9 +311,10 @@ impl Hermes {
         self.stage = Stage::Json(call, String::new());
     }
 
-    /// Ends a call in tags with which the text ends, and reads what follows it.
-    fn finish_tags(&mut self, parts: &mut Parts) {
+    /// Ends the call with which the text ends, and reads what follows it.
+    fn finish_calls(&mut self, parts: &mut Parts) {
         loop {
+            self.finish_json(parts);
             let mut call = match std::mem::replace(&mut self.stage, Stage::Content) {
                 Stage::Xml(call) => *call,
                 other => return self.stage = other,
@@ -326,8 +328,9 @@ impl Hermes {
 
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         if !is_cut {
-            self.finish_json(parts);
-            self.finish_tags(parts);
+            self.finish_calls(parts);
+        } else if matches!(self.stage, Stage::Opened(_) | Stage::Json(..)) {
+            self.content.call_begins();
         }
         let opening = std::mem::take(&mut self.opening);
         let raw = match &mut self.stage {
@@ -423,6 +426,7 @@ impl Mistral {
     pub(crate) fn in_thought(&self) -> Self {
         Self {
             is_strict: true,
+            content: Content::of_thought(),
             ..self.clone()
         }
     }
@@ -557,7 +561,8 @@ impl Mistral {
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         let stage = std::mem::replace(&mut self.stage, MistralStage::Content);
         match stage {
-            _ if is_cut => {}
+            MistralStage::Content | MistralStage::Blank if is_cut => {}
+            _ if is_cut => self.content.call_begins(),
             MistralStage::Content => {
                 let rest = self.open.finish();
                 self.content.push(&rest, parts);

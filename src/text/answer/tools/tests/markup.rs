@@ -327,8 +327,13 @@ fn a_missing_tag_loses_neither_a_call_nor_an_argument() {
             })
         });
         for (form, answer) in answers {
-            check(form, &answer, "", &[write.clone()]);
-            check(form, &format!("{answer}\nDone."), "Done.", &[write.clone()]);
+            check(form, &answer, "", std::slice::from_ref(&write));
+            check(
+                form,
+                &format!("{answer}\nDone."),
+                "Done.",
+                std::slice::from_ref(&write),
+            );
             check(
                 form,
                 &format!("{answer}\n{answer}"),
@@ -346,7 +351,7 @@ fn a_missing_tag_loses_neither_a_call_nor_an_argument() {
             }
             // The marker that closes the call may be missing, too.
             let end = answer.rfind('\n').expect("a line");
-            check(form, &answer[..end], "", &[write.clone()]);
+            check(form, &answer[..end], "", std::slice::from_ref(&write));
         }
     }
 }
@@ -368,7 +373,7 @@ fn a_missing_tag_of_glm_loses_neither_a_call_nor_an_argument() {
                 "<tool_call>{}{space}</tool_call>",
                 whole.replace(missing, "")
             );
-            check(ToolParser::Glm, &answer, "", &[write.clone()]);
+            check(ToolParser::Glm, &answer, "", std::slice::from_ref(&write));
             check(
                 ToolParser::Glm,
                 &format!("{answer}\n{answer}"),
@@ -400,9 +405,7 @@ fn a_call_in_tags_names_a_function_of_the_request() {
         "<tool_call>\n<function=>\n</function>\n</tool_call>",
     ] {
         check(ToolParser::Hermes, content, content, &[]);
-        let seed = content
-            .replace("tool_call>", "seed:tool_call>")
-            .replace("</seed", "</seed");
+        let seed = content.replace("tool_call>", "seed:tool_call>");
         check(ToolParser::SeedOss, &seed, &seed, &[]);
         // A call after it is one.
         let call = "<tool_call>\n<function=add>\n</function>\n</tool_call>";

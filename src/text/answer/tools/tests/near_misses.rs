@@ -1,5 +1,6 @@
 //! Tests of calls of Gemma and LFM2 that are not written as their templates show them.
 
+use super::super::gemma::{MARKERS, MARKERS_4};
 use super::*;
 
 fn python(calls: &str) -> String {
@@ -9,9 +10,7 @@ fn python(calls: &str) -> String {
 /// A call in both notations of Gemma, as the second writes it.
 fn gemma(call: &str) -> [(ToolParser, String); 2] {
     let four = format!("<|tool_call>{call}<tool_call|>");
-    let pairs = super::super::gemma::MARKERS
-        .iter()
-        .zip(super::super::gemma::MARKERS_4);
+    let pairs = MARKERS.iter().zip(MARKERS_4);
     let first = pairs.fold(four.clone(), |text, (own, other)| text.replace(other, own));
     [(ToolParser::Gemma, first), (ToolParser::Gemma4, four)]
 }
@@ -192,4 +191,23 @@ fn text_between_markers_that_is_no_call_is_content_unchanged() {
     ] {
         check(ToolParser::Lfm2, &python(text), &python(text), &[]);
     }
+}
+
+/// As vLLM has seen it of LFM2.
+#[test]
+fn calls_that_are_repeated_after_their_marker_are_no_content() {
+    let call = "[write(path='a b', mode=\"]\")]";
+    let write = [("write", json!({"path": "a b", "mode": "]"}))];
+    for space in ["", "\n"] {
+        let answer = format!("{}{space}{call}<|tool_call_end|>", python(call));
+        check(ToolParser::Lfm2, &answer, "", &write);
+        check(
+            ToolParser::Lfm2,
+            &format!("{answer}\nDone."),
+            "Done.",
+            &write,
+        );
+    }
+    let other = format!("{}[write(x", python(call));
+    check(ToolParser::Lfm2, &other, "[write(x", &write);
 }
