@@ -123,7 +123,7 @@ pub(crate) struct AnswerParser {
 
 #[derive(Clone, Debug)]
 enum Form {
-    Tagged(Tagged),
+    Tagged(Box<Tagged>),
     Harmony(Harmony),
 }
 
@@ -131,7 +131,7 @@ impl AnswerParser {
     /// A parser that treats the whole answer as content.
     pub(crate) fn plain() -> Self {
         Self::of(
-            Form::Tagged(Tagged::new(None, None, CallParser::Off)),
+            Form::Tagged(Box::new(Tagged::new(None, None, CallParser::Off))),
             false,
         )
     }
@@ -149,7 +149,7 @@ impl AnswerParser {
                 CallParser::Off
             };
             let envelope = Envelope::new(format.reasoning.answer_tags());
-            Form::Tagged(Tagged::new(reasoning, envelope, calls))
+            Form::Tagged(Box::new(Tagged::new(reasoning, envelope, calls)))
         };
         Self::of(form, tools.single)
     }
@@ -171,7 +171,7 @@ impl AnswerParser {
             return self;
         }
         let form = match self.form {
-            Form::Tagged(tagged) => Form::Tagged(tagged.telling_apart(parsing)),
+            Form::Tagged(tagged) => Form::Tagged(Box::new(tagged.telling_apart(parsing))),
             // Both are messages of one notation.
             Form::Harmony(_) => return Self::plain(),
         };

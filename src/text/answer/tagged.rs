@@ -14,10 +14,10 @@ const STARTS: [char; 2] = ['<', '['];
 #[derive(Clone, Debug)]
 pub(super) struct Tagged {
     reasoning: Option<Splitter>,
-    /// Removes the tags around the answer.
-    envelope: Option<Envelope>,
     /// Looks for calls in the thought that is being written.
     thought: Option<Box<CallParser>>,
+    /// Removes the tags around the answer.
+    envelope: Option<Envelope>,
     calls: Box<CallParser>,
     /// The closing tag of a thought that a call has ended.
     late: Option<LateTag>,
@@ -31,8 +31,8 @@ impl Tagged {
     ) -> Self {
         Self {
             reasoning,
-            envelope,
             thought: None,
+            envelope,
             calls: Box::new(calls),
             late: None,
         }
@@ -71,7 +71,7 @@ impl Tagged {
 
     fn push_piece(&mut self, text: &str, parts: &mut Parts) {
         let Some(splitter) = &mut self.reasoning else {
-            return self.answer(text, parts);
+            return self.calls.push(text, parts);
         };
         let mut thought = String::new();
         let answer = splitter.push(text, &mut thought);
@@ -130,21 +130,12 @@ impl Tagged {
         add_thought(found, parts);
     }
 
-    /// More of the answer, perhaps with a tag around it.
     fn answer(&mut self, text: &str, parts: &mut Parts) {
-        match &mut self.envelope {
-            Some(envelope) => {
-                let inner = envelope.push(text);
-                self.inner(&inner, parts);
-            }
-            None => self.inner(text, parts),
-        }
-    }
-
-    /// More content and calls.
-    fn inner(&mut self, text: &str, parts: &mut Parts) {
         let mut more = Parts::default();
-        self.calls.push(text, &mut more);
+        match &mut self.envelope {
+            Some(envelope) => self.calls.push(&envelope.push(text), &mut more),
+            None => self.calls.push(text, &mut more),
+        }
         self.add_answer(more, parts);
     }
 
@@ -164,11 +155,10 @@ impl Tagged {
             self.end_thought(parts, is_cut);
             self.answer(&answer, parts);
         }
-        if let Some(envelope) = &mut self.envelope {
-            let held = envelope.finish(is_cut);
-            self.inner(&held, parts);
-        }
         let mut more = Parts::default();
+        if let Some(envelope) = &mut self.envelope {
+            self.calls.push(&envelope.finish(is_cut), &mut more);
+        }
         self.calls.finish(&mut more, is_cut);
         self.add_answer(more, parts);
         if let Some(late) = self.late.take().filter(|late| !is_cut && !late.is_found) {

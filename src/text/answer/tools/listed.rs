@@ -4,7 +4,8 @@
 use super::super::marker::{Markers, begins};
 use super::content::Content;
 use super::json_call::{JsonCall, Outcome};
-use super::python_call::PythonCall;
+use super::progress::Progress;
+use super::python_calls::PythonCalls;
 use super::{CallDelta, Parts, Staged, ToolSet};
 use std::sync::Arc;
 
@@ -53,6 +54,8 @@ pub(crate) struct Listed {
     /// Whether the calls are in brackets.
     has_bracket: bool,
     calls: usize,
+    /// Calls of this list, if they are written as in Python.
+    told: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -60,15 +63,11 @@ enum Stage {
     Content,
     /// After an opening marker: white space and a bracket so far.
     Opened(String),
-    Call(Call),
+    Json(JsonCall),
+    /// All calls, if they are written as in Python.
+    Python(Box<PythonCalls>),
     /// After a call: what is before the next one, or ends the list.
     Between(String),
-}
-
-#[derive(Clone, Debug)]
-enum Call {
-    Json(JsonCall),
-    Python(PythonCall),
 }
 
 impl Listed {
@@ -88,18 +87,16 @@ impl Listed {
             opening: String::new(),
             has_bracket: false,
             calls: 0,
+            told: 0,
         }
     }
 
-    /// The same parser for a thought, in which calls need a marker.
-    pub(crate) fn in_thought(&self) -> Option<Self> {
-        if self.list.open.is_empty() {
-            return None;
-        }
-        Some(Self {
+    /// The same parser for a thought, in which only a marker begins calls.
+    pub(crate) fn in_thought(&self) -> Self {
+        Self {
             stage: Stage::Content,
             ..self.clone()
-        })
+        }
     }
 
     /// Ends the text. An unfinished beginning of a call was content, unless the text was cut.
@@ -111,8 +108,8 @@ impl Listed {
         let raw = match &mut self.stage {
             Stage::Content => self.search.finish(),
             Stage::Opened(held) => format!("{opening}{held}"),
-            Stage::Call(call) if call.is_told() => String::new(),
-            Stage::Call(call) => format!("{opening}{}", call.raw()),
+            Stage::Json(call) if !call.is_told() => format!("{opening}{}", call.raw()),
+            Stage::Json(_) | Stage::Python(_) => String::new(),
             Stage::Between(held) => after_list(held, self.has_bracket)
                 .trim_start_matches(is_separator)
                 .to_owned(),
@@ -121,16 +118,24 @@ impl Listed {
         self.content.finish(parts);
     }
 
-    /// Completes the call with which the text ends.
+    /// Completes a call with which the text ends.
     fn finish_call(&mut self, parts: &mut Parts) {
-        self.stage = match std::mem::replace(&mut self.stage, Stage::Content) {
-            Stage::Call(mut call) => {
-                call.finish();
-                self.tell(&mut call, parts);
-                Stage::Call(call)
+        loop {
+            match std::mem::replace(&mut self.stage, Stage::Content) {
+                Stage::Json(mut call) => {
+                    call.finish();
+                    self.tell(&mut call, parts);
+                    return self.stage = Stage::Json(call);
+                }
+                Stage::Python(mut calls) => {
+                    let progress = calls.finish();
+                    if let Some(rest) = self.tell_all(calls, progress, parts) {
+                        self.push(&rest, parts);
+                    }
+                }
+                other => return self.stage = other,
             }
-            other => other,
-        };
+        }
     }
 
     /// After an opening marker, or at the beginning of the answer. Returns the text of the call, or of none.
@@ -151,7 +156,13 @@ impl Listed {
         }
         let call = inside.to_owned();
         self.opening.push_str(&held[..held.len() - call.len()]);
-        self.stage = Stage::Call(Call::new(self.list.written));
+        self.stage = match self.list.written {
+            Written::Json => Stage::Json(JsonCall::new()),
+            Written::Python => {
+                let close = self.list.close.first().copied().unwrap_or("]");
+                Stage::Python(Box::new(PythonCalls::new(self.tools.clone(), close, true)))
+            }
+        };
         Some(call)
     }
 
@@ -163,52 +174,71 @@ impl Listed {
     }
 
     /// More of a call, which may turn out to be none.
-    fn go_on(&mut self, mut call: Call, text: &str, parts: &mut Parts) -> Option<String> {
+    fn go_on(&mut self, mut call: JsonCall, text: &str, parts: &mut Parts) -> Option<String> {
         let outcome = call.push(text);
-        let taken = outcome.bytes(text);
-        let may_be_call = match call.name() {
-            Some(name) => self.tools.has(name),
-            None => !matches!(outcome, Outcome::Failed(_)),
-        };
-        if !may_be_call {
-            self.no_call(parts);
-            return Some(format!("{}{}", call.raw(), &text[taken..]));
-        }
-        let is_open = outcome == Outcome::Open;
-        self.tell(&mut call, parts);
-        if is_open {
-            self.stage = Stage::Call(call);
+        let is_known = self.tell(&mut call, parts);
+        if is_known && outcome == Outcome::Open {
+            self.stage = Stage::Json(call);
             return None;
         }
+        let rest = &text[outcome.bytes(text)..];
         if !call.is_told() {
             self.no_call(parts);
-            return Some(format!("{}{}", call.raw(), &text[taken..]));
+            return Some(format!("{}{rest}", call.raw()));
         }
         self.calls += 1;
         self.stage = Stage::Between(String::new());
-        Some(text[taken..].to_owned())
+        Some(rest.to_owned())
     }
 
-    /// Reports what is new of a call.
-    fn tell(&mut self, call: &mut Call, parts: &mut Parts) {
-        if let Some(delta) = call.take() {
-            self.opening.clear();
-            self.content.call_begins();
-            parts.call(self.calls, delta);
+    /// Reports what is new of a call, unless it names no function of the request.
+    fn tell(&mut self, call: &mut JsonCall, parts: &mut Parts) -> bool {
+        let is_known = call.name().is_none_or(|name| self.tools.has(name));
+        if is_known && let Some(delta) = call.take() {
+            self.report(self.calls, delta, parts);
         }
+        is_known
+    }
+
+    /// Reports what is new of the calls of a list. Returns the text after them.
+    fn tell_all(
+        &mut self,
+        mut calls: Box<PythonCalls>,
+        progress: Progress,
+        parts: &mut Parts,
+    ) -> Option<String> {
+        for delta in calls.take() {
+            self.told = delta.index + 1;
+            self.report(self.calls + delta.index, delta, parts);
+        }
+        match progress {
+            Progress::Open => {
+                self.stage = Stage::Python(calls);
+                return None;
+            }
+            Progress::Whole => {
+                self.calls += std::mem::take(&mut self.told);
+                self.has_bracket = false;
+                self.stage = Stage::Between(String::new());
+            }
+            Progress::NoCall => self.no_call(parts),
+        }
+        Some(calls.rest())
+    }
+
+    fn report(&mut self, index: usize, delta: CallDelta, parts: &mut Parts) {
+        self.opening.clear();
+        self.content.call_begins();
+        parts.call(index, delta);
     }
 
     /// After a call, with the text up to where it is known what follows.
     fn between(&mut self, held: String) -> Option<String> {
         let next = held.trim_start_matches(is_separator);
-        if next
-            .chars()
-            .next()
-            .is_some_and(|first| self.list.written.begins_with(first))
-        {
+        if self.list.written == Written::Json && next.starts_with('{') {
             let next = next.to_owned();
             self.opening = held[..held.len() - next.len()].to_owned();
-            self.stage = Stage::Call(Call::new(self.list.written));
+            self.stage = Stage::Json(JsonCall::new());
             return Some(next);
         }
         let rest = after_list(&held, self.has_bracket);
@@ -240,58 +270,6 @@ fn is_separator(c: char) -> bool {
     c.is_whitespace() || matches!(c, ',' | ';')
 }
 
-impl Call {
-    fn new(written: Written) -> Self {
-        match written {
-            Written::Json => Self::Json(JsonCall::new()),
-            Written::Python => Self::Python(PythonCall::default()),
-        }
-    }
-
-    fn push(&mut self, text: &str) -> Outcome {
-        match self {
-            Self::Json(call) => call.push(text),
-            Self::Python(call) => call.push(text),
-        }
-    }
-
-    fn raw(&self) -> &str {
-        match self {
-            Self::Json(call) => call.raw(),
-            Self::Python(call) => call.raw(),
-        }
-    }
-
-    fn name(&self) -> Option<&str> {
-        match self {
-            Self::Json(call) => call.name(),
-            Self::Python(call) => call.name(),
-        }
-    }
-
-    fn take(&mut self) -> Option<CallDelta> {
-        match self {
-            Self::Json(call) => call.take(),
-            Self::Python(call) => call.take(),
-        }
-    }
-
-    /// Whether the call was reported, at least in part.
-    fn is_told(&self) -> bool {
-        match self {
-            Self::Json(call) => call.is_told(),
-            Self::Python(call) => call.is_told(),
-        }
-    }
-
-    /// Ends the text, and completes a call in JSON.
-    fn finish(&mut self) {
-        if let Self::Json(call) = self {
-            call.finish();
-        }
-    }
-}
-
 impl Staged for Listed {
     fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String> {
         match std::mem::replace(&mut self.stage, Stage::Content) {
@@ -304,7 +282,11 @@ impl Staged for Listed {
                 Some(rest)
             }
             Stage::Opened(held) => self.opened(held + text, parts),
-            Stage::Call(call) => self.go_on(call, text, parts),
+            Stage::Json(call) => self.go_on(call, text, parts),
+            Stage::Python(mut calls) => {
+                let progress = calls.push(text);
+                self.tell_all(calls, progress, parts)
+            }
             Stage::Between(held) => self.between(held + text),
         }
     }

@@ -20,7 +20,6 @@ mod named;
 mod notation;
 mod progress;
 mod python;
-mod python_call;
 mod python_calls;
 mod tags;
 mod types;
@@ -174,8 +173,7 @@ impl CallParser {
             Self::Hermes(parser) => Some(Self::Hermes(parser.in_thought())),
             Self::Mistral(parser) => Some(Self::Mistral(parser.in_thought())),
             Self::Enclosed(parser) => Some(Self::Enclosed(Box::new(parser.in_thought()))),
-            Self::Listed(parser) => parser.in_thought().map(Self::Listed),
-            // They call functions of the request only.
+            Self::Listed(parser) => Some(Self::Listed(parser.in_thought())),
             Self::Named(_) | Self::Invoked(_) => Some(self.clone()),
         }
     }

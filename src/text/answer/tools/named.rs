@@ -66,8 +66,10 @@ impl Named {
 
     /// Ends the text. An unfinished beginning of a call was content, unless the text was cut.
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
-        if !is_cut {
-            self.finish_arguments(parts);
+        if let (Stage::Arguments(call), false) = (&mut self.stage, is_cut) {
+            call.finish();
+            let last = call.take();
+            self.report(last, parts);
         }
         let opening = std::mem::take(&mut self.opening);
         let raw = match &mut self.stage {
@@ -81,17 +83,6 @@ impl Named {
         };
         self.content.push(if is_cut { "" } else { &raw }, parts);
         self.content.finish(parts);
-    }
-
-    /// Completes the arguments with which the text ends.
-    fn finish_arguments(&mut self, parts: &mut Parts) {
-        let Stage::Arguments(call) = &mut self.stage else {
-            return;
-        };
-        call.finish();
-        if let Some(delta) = call.take() {
-            self.tell(delta, parts);
-        }
     }
 
     /// A marker in the content.
@@ -158,28 +149,19 @@ impl Named {
         if rest.starts_with('{') {
             self.opening.push_str(&held[..end]);
             self.stage = Stage::Arguments(Box::new(JsonCall::named(&name)));
-            return Some(rest);
-        }
-        self.tell(
-            CallDelta {
+        } else {
+            let delta = CallDelta {
                 name: Some(name),
                 arguments: "{}".to_owned(),
                 ..CallDelta::default()
-            },
-            parts,
-        );
-        self.stage = Stage::Closing(String::new());
+            };
+            self.report(Some(delta), parts);
+            self.stage = Stage::Closing(String::new());
+        }
         Some(rest)
     }
 
-    /// Reports what is new of a call.
-    fn tell(&mut self, delta: CallDelta, parts: &mut Parts) {
-        self.opening.clear();
-        self.content.call_begins();
-        parts.call(self.calls, delta);
-    }
-
-    /// More of a call's arguments.
+    /// More of a call's arguments, which may turn out to be none.
     fn arguments(
         &mut self,
         mut call: Box<JsonCall>,
@@ -187,20 +169,28 @@ impl Named {
         parts: &mut Parts,
     ) -> Option<String> {
         let outcome = call.push(text);
-        if let Some(delta) = call.take() {
-            self.tell(delta, parts);
-        }
-        let rest = &text[outcome.bytes(text)..];
+        let more = call.take();
+        self.report(more, parts);
         if outcome == Outcome::Open {
             self.stage = Stage::Arguments(call);
             return None;
         }
+        let rest = &text[outcome.bytes(text)..];
         if !call.is_told() {
             self.no_call(parts);
             return Some(format!("{}{rest}", call.raw()));
         }
         self.stage = Stage::Closing(String::new());
         Some(rest.to_owned())
+    }
+
+    /// Reports more of the current call.
+    fn report(&mut self, delta: Option<CallDelta>, parts: &mut Parts) {
+        if let Some(delta) = delta {
+            self.opening.clear();
+            self.content.call_begins();
+            parts.call(self.calls, delta);
+        }
     }
 
     /// After a call's arguments, which may be in a code fence.

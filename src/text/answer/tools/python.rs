@@ -16,25 +16,6 @@ pub(crate) fn literal(text: &str) -> Option<String> {
     reader.rest.trim().is_empty().then_some(value)
 }
 
-/// Reads a call, `name(key=value, …)`: the name, and the arguments as JSON.
-pub(super) fn call(text: &str) -> Option<(String, String)> {
-    let mut reader = Reader { rest: text };
-    let name = reader.name()?.to_owned();
-    reader.eat("(").then_some(())?;
-    let mut arguments = Object::default();
-    while !reader.eat(")") {
-        let key = reader.name()?.to_owned();
-        reader.eat("=").then_some(())?;
-        arguments.insert(&key, reader.value(0)?);
-        if !reader.eat(",") {
-            reader.eat(")").then_some(())?;
-            break;
-        }
-    }
-    let is_all = reader.rest.trim().is_empty();
-    is_all.then(|| (name, arguments.json()))
-}
-
 /// What a text begins with.
 pub(crate) enum Parsed {
     /// A value, as JSON, of so many bytes.
@@ -96,15 +77,6 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// An identifier. Names of functions may have dots and dashes.
-    fn name(&mut self) -> Option<&'a str> {
-        let rest = self.rest.trim_start();
-        let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
-        let (name, rest) = rest.split_at(end);
-        self.rest = rest;
-        (!name.is_empty()).then_some(name)
-    }
-
     /// A value as JSON.
     fn value(&mut self, depth: usize) -> Option<String> {
         if depth > DEPTH_MAX {
@@ -231,9 +203,4 @@ fn number_as_json(number: &str) -> Option<String> {
     let json = format!("{sign}{kept}");
     let is_number = serde_json::from_str::<Value>(&json).is_ok_and(|value| value.is_number());
     is_number.then_some(json)
-}
-
-/// Whether a name may have this character.
-pub(super) fn is_part(c: char) -> bool {
-    c.is_alphanumeric() || matches!(c, '_' | '.' | '-')
 }

@@ -359,7 +359,12 @@ impl PythonCalls {
         };
         match next.as_bytes()[0] {
             b')' if after.is_empty() => self.is_over.then_some(true),
-            b')' => Some(after.starts_with([']', ',', '\n']) || begins(after, self.close)?),
+            b')' if next[1..next.len() - after.len()].contains('\n')
+                && self.begins_call(after)? =>
+            {
+                Some(true)
+            }
+            b')' => Some(after.starts_with([']', ',']) || begins(after, self.close)?),
             b',' if after.starts_with(')') => Some(true),
             b',' => {
                 let end = after.find(|c| !is_in_name(c))?;
@@ -372,6 +377,16 @@ impl PythonCalls {
             b'<' => begins(next, self.close),
             _ => Some(false),
         }
+    }
+
+    /// Whether a text begins with a call of a function of the request, as on the next of several lines.
+    fn begins_call(&self, text: &str) -> Option<bool> {
+        let end = text.find(|c| !is_in_name(c))?;
+        let arguments = text[end..].trim_start();
+        if arguments.is_empty() {
+            return None;
+        }
+        Some(arguments.starts_with('(') && self.tools.has(&text[..end]))
     }
 
     fn after_value(&mut self) -> Option<Progress> {

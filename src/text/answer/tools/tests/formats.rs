@@ -310,6 +310,28 @@ fn a_call_that_is_cut_off_shows_no_markup_in_any_format() {
     }
 }
 
+/// A model may stop within a call. What is missing is added, or the text is content.
+#[test]
+fn arguments_of_a_call_that_stops_are_json_in_any_format() {
+    let odd = json!({"city": ODD, "code": "x"});
+    let write =
+        json!({"path": "a.py", "content": {"list": [1, true, {"deep": "]})\""}]}, "mode": "w"});
+    let calls = [("weather", odd), ("write", write)];
+    for format in &FORMATS {
+        let written = (format.calls)(&calls);
+        for (at, _) in written.char_indices() {
+            let (_, made) = told(&read(format.parser, &written[..at], 7));
+            for (name, arguments) in made {
+                assert!(
+                    arguments.is_object(),
+                    "{:?}, {name}: {arguments}",
+                    format.parser
+                );
+            }
+        }
+    }
+}
+
 /// Models leave out markers, and write others than their template shows.
 #[test]
 fn calls_are_read_without_markers_that_may_be_missing() {
