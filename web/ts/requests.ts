@@ -26,6 +26,10 @@ export interface ConversationFields {
   add_generation_prompt?: boolean | null;
   /** Continue the last message. */
   continue_final_message?: boolean | null;
+  /** `none` leaves thoughts in the content, in the model's own notation; any other is as without the field. */
+  reasoning_format?: "none" | "auto" | "deepseek" | null;
+  /** False: calls of tools stay text, in the model's own notation. */
+  parse_tool_calls?: boolean | null;
   /** Answers are text only. */
   modalities?: Array<"text"> | null;
 }
@@ -64,14 +68,14 @@ export interface StructuredFields {
   regex?: string | null;
   /** SGLang's name of `structured_outputs.grammar`. */
   ebnf?: string | null;
-  /** llama.cpp's name of `structured_outputs.grammar`. */
+  /** llama.cpp's name of `structured_outputs.grammar`; an empty one is none. */
   grammar?: string | null;
-  /** llama.cpp's name of `structured_outputs.json`. */
+  /** A JSON schema, as llama.cpp takes it: keywords that cannot be enforced have no effect. */
   json_schema?: Record<string, unknown> | boolean | string | null;
 }
 
 export interface OtherSamplers {
-  /** How many of the last tokens penalties count; -1 is all. Another number is refused beside a penalty. */
+  /** How many of the last tokens of prompt and answer the penalties count; -1 is all, 0 turns them off. */
   repeat_last_n?: number | null;
   /** Not supported; 0 is off. */
   mirostat?: number | null;
@@ -89,8 +93,14 @@ export interface OtherSamplers {
   dry_multiplier?: number | null;
   /** Not supported; 0 is off. */
   xtc_probability?: number | null;
-  /** Not supported; 0 and -1 are off. */
+  /** Not supported; -1 is off. */
+  reasoning_budget_tokens?: number | null;
+  /** Not supported; -1 is off. */
+  thinking_budget_tokens?: number | null;
+  /** End an answer at the first line break so many milliseconds after its first token; 0 and -1 are off. */
   t_max_predict_ms?: number | null;
+  /** End an answer before a line, other than its first, that begins with fewer blanks. */
+  n_indent?: number | null;
 }
 
 export interface SamplingFields {
@@ -113,18 +123,20 @@ export interface SamplingFields {
   min_p?: number | null;
   /** Divides the logits of tokens that were there before; 1 is off. */
   repetition_penalty?: number | null;
-  /** llama.cpp's name of `repetition_penalty`. */
+  /** Another name of `repetition_penalty`. */
   repeat_penalty?: number | null;
   /** Subtracted from the logits of tokens that were generated before. */
   presence_penalty?: number | null;
   /** Subtracted from the logits of tokens for each time that they were generated before. */
   frequency_penalty?: number | null;
-  /** Added to logits, by token id. */
-  logit_bias?: Record<string, number> | null;
+  /** Added to the logits of tokens, by id or text: an object or a list of pairs. `false` forbids a token. */
+  logit_bias?: Record<string, number | false> | Array<[number | string, number | false]> | null;
   /** Requests with the same seed sample the same tokens. */
   seed?: number | null;
   /** Choices per prompt; 1 by default. */
   n?: number | null;
+  /** Another name of `n`. */
+  n_cmpl?: number | null;
   /** Generate this many choices and answer with the likeliest `n`; not in a stream. In a beam search: the beams. */
   best_of?: number | null;
   /** Search for the likeliest answers with `best_of` beams, else `n`, instead of sampling; not in a stream. */
@@ -153,12 +165,18 @@ export interface SamplingFields {
   prompt_logprobs?: number | null;
   /** Report the token ids of prompt and answer. */
   return_token_ids?: boolean | null;
+  /** Another name of `return_token_ids`. */
+  return_tokens?: boolean | null;
   /** False: leave the thought out of the answer; its tokens count in the usage. */
   include_reasoning?: boolean | null;
   /** Maximum tokens of a thought: then its closing tag follows, and the answer goes on; -1 sets no limit. */
   thinking_token_budget?: number | null;
   /** Name the tokens of logprobs by id: `token_id:123`. */
   return_tokens_as_token_ids?: boolean | null;
+  /** Report times with every chunk of a stream, not with the last one alone. */
+  timings_per_token?: boolean | null;
+  /** Report in a stream how much of the prompt is computed, after each step. */
+  return_progress?: boolean | null;
   /** What to report for finding mistakes. */
   debug?: {
     /** Report how much of the prompt was cached and why it was not more. */
@@ -196,7 +214,9 @@ export interface VectorFields {
   pooling?: "last" | "mean" | null;
   /** Scale vectors to length one. */
   normalize?: boolean | null;
-  /** vLLM's newer name of `normalize`. */
+  /** Another name of `normalize`. */
+  embd_normalize?: 2 | -1 | null;
+  /** Another name of `normalize`. */
   use_activation?: boolean | null;
 }
 
@@ -287,20 +307,24 @@ export interface Judging {
 }
 
 export interface LlamaSettings {
-  /** Tokens to generate at most; negative: as many as fit into the context. */
+  /** Tokens to generate at most; negative: as many as fit into the context. 0 computes the prompt and a token. */
   n_predict?: number | null;
+  /** Another name of `n_predict`. */
+  max_tokens?: number | null;
+  /** Another name of `n_predict`. */
+  max_completion_tokens?: number | null;
   /** Report the log-probabilities of the answer's tokens, with this many alternatives; 0: none. */
   n_probs?: number | null;
-  /** llama.cpp's name of `return_token_ids`. */
-  return_tokens?: boolean | null;
-  /** One choice is generated here. */
-  n_cmpl?: number | null;
-  /** One choice is generated here. */
-  n?: number | null;
+  /** Another name of `n_probs`. */
+  logprobs?: number | null;
+  /** Sampling temperature; 0 and less always take the likeliest token. */
+  temperature?: number | null;
+  /** Sample from this many of the likeliest tokens; 0 and less keep all. */
+  top_k?: number | null;
+  /** The only keys of a reply that is no stream; a path with slashes is a key of its own. */
+  response_fields?: Array<string> | null;
   /** One choice is generated here. */
   best_of?: number | null;
-  /** Added to logits, by token id; in a list of pairs, `false` forbids a token. */
-  logit_bias?: Record<string, number> | Array<[number, number | false]> | null;
 }
 
 export interface OllamaSettings {
@@ -310,7 +334,7 @@ export interface OllamaSettings {
   format?: "json" | "" | Record<string, unknown> | null;
   /** Sampling parameters. */
   options?: {
-    /** How many of the last tokens penalties count; -1 is all. Another number is refused beside a penalty. */
+    /** How many of the last tokens of prompt and answer the penalties count; -1 is all, 0 turns them off. */
     repeat_last_n?: number | null;
     /** Not supported; 0 is off. */
     mirostat?: number | null;
@@ -328,8 +352,14 @@ export interface OllamaSettings {
     dry_multiplier?: number | null;
     /** Not supported; 0 is off. */
     xtc_probability?: number | null;
-    /** Not supported; 0 and -1 are off. */
+    /** Not supported; -1 is off. */
+    reasoning_budget_tokens?: number | null;
+    /** Not supported; -1 is off. */
+    thinking_budget_tokens?: number | null;
+    /** End an answer at the first line break so many milliseconds after its first token; 0 and -1 are off. */
     t_max_predict_ms?: number | null;
+    /** End an answer before a line, other than its first, that begins with fewer blanks. */
+    n_indent?: number | null;
     /** Tokens to generate at most; negative: as many as fit into the context. */
     num_predict?: number | null;
     /** Sampling temperature; 0 always takes the likeliest token. */
@@ -453,12 +483,16 @@ export interface ChatRequest
   extends Target, TemplateFields, ConversationFields, StructuredFields, OtherSamplers, SamplingFields, Queueing {
   /** Tokens to generate at most; by default, and with -1, as many as fit into the context. */
   max_completion_tokens?: number | null;
-  /** The older name of `max_completion_tokens`. */
+  /** Another name of `max_completion_tokens`. */
   max_tokens?: number | null;
+  /** Another name of `max_completion_tokens`. */
+  n_predict?: number | null;
   /** Report the log-probabilities of the answer's tokens. */
   logprobs?: boolean | null;
   /** Alternatives to report for each token; needs `logprobs`. */
   top_logprobs?: number | null;
+  /** llama.cpp's way to ask for `logprobs` with this many `top_logprobs`; 0: none. */
+  n_probs?: number | null;
   /** Begin the answer with the last message, if that is the assistant's. */
   echo?: boolean | null;
 }
@@ -481,12 +515,16 @@ export interface BatchChatRequest
   messages: Array<Array<Message>>;
   /** Tokens to generate at most; by default, and with -1, as many as fit into the context. */
   max_completion_tokens?: number | null;
-  /** The older name of `max_completion_tokens`. */
+  /** Another name of `max_completion_tokens`. */
   max_tokens?: number | null;
+  /** Another name of `max_completion_tokens`. */
+  n_predict?: number | null;
   /** Report the log-probabilities of the answer's tokens. */
   logprobs?: boolean | null;
   /** Alternatives to report for each token; needs `logprobs`. */
   top_logprobs?: number | null;
+  /** llama.cpp's way to ask for `logprobs` with this many `top_logprobs`; 0: none. */
+  n_probs?: number | null;
   /** Begin the answer with the last message, if that is the assistant's. */
   echo?: boolean | null;
 }
@@ -494,11 +532,21 @@ export interface BatchChatRequest
 export interface CompletionRequest
   extends Target, StructuredFields, OtherSamplers, SamplingFields, Queueing {
   /** What to continue: a text, several, a list of token ids, or several lists. */
-  prompt: string | Array<string> | Array<number> | Array<Array<number>>;
+  prompt: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }>;
   /** Tokens to generate at most; 16 by default, 0 only with `echo`; -1: as many as fit into the context. */
   max_tokens?: number | null;
+  /** Another name of `max_tokens`. */
+  max_completion_tokens?: number | null;
+  /** Another name of `max_tokens`. */
+  n_predict?: number | null;
   /** Report the log-probabilities of the answer's tokens, with this many alternatives. */
   logprobs?: number | null;
+  /** Another name of `logprobs`. */
+  n_probs?: number | null;
   /** Begin each choice with its prompt. */
   echo?: boolean | null;
   /** The text after a gap that follows the prompt, for models that can fill one. */
@@ -510,7 +558,11 @@ export interface CompletionRequest
 export interface EmbeddingRequest
   extends Target, Queueing, VectorFields {
   /** What to embed: a text, several, a list of token ids, or several lists. */
-  input: string | Array<string> | Array<number> | Array<Array<number>>;
+  input: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }>;
   /** Encode texts with the special tokens that the tokenizer adds. */
   add_special_tokens?: boolean | null;
 }
@@ -574,11 +626,17 @@ export interface ResponsesRequest
     TemplateFields,
     StructuredFields,
     OtherSamplers,
-    Omit<SamplingFields, "n" | "best_of" | "metadata">,
+    Omit<SamplingFields, "n" | "n_cmpl" | "best_of" | "metadata">,
     Queueing,
     ResponsesPrompt {
   /** Tokens to generate at most; by default as many as fit into the context. */
   max_output_tokens?: number | null;
+  /** Another name of `max_output_tokens`. */
+  max_tokens?: number | null;
+  /** Another name of `max_output_tokens`. */
+  max_completion_tokens?: number | null;
+  /** Another name of `max_output_tokens`. */
+  n_predict?: number | null;
   /** Keep the response, for `previous_response_id` and `GET /v1/responses/{id}`. */
   store?: boolean | null;
   /** What to report beside the answer: `reasoning.encrypted_content`, `message.output_text.logprobs`. */
@@ -591,6 +649,8 @@ export interface ResponsesRequest
   truncation?: "auto" | "disabled" | null;
   /** One answer is generated here. */
   n?: number | null;
+  /** Another name of `n`. */
+  n_cmpl?: number | null;
   /** One answer is generated here. */
   best_of?: number | null;
 }
@@ -652,7 +712,7 @@ export interface MessagesRequest
     TemplateFields,
     StructuredFields,
     OtherSamplers,
-    Omit<SamplingFields, "n" | "best_of">,
+    Omit<SamplingFields, "n" | "n_cmpl" | "best_of">,
     Queueing,
     MessagesPrompt {
   /** Tokens to generate at most; as many as fit into the context if that is less. */
@@ -661,6 +721,8 @@ export interface MessagesRequest
   stop_sequences?: string | Array<string> | null;
   /** One answer is generated here. */
   n?: number | null;
+  /** Another name of `n`. */
+  n_cmpl?: number | null;
   /** One answer is generated here. */
   best_of?: number | null;
 }
@@ -674,7 +736,11 @@ export interface RenderCompletionRequest
   /** Report where each token is in the prompt: its first character, and the one after its last. */
   return_token_offsets?: boolean | null;
   /** What to encode: a text, several, a list of token ids, or several lists. */
-  prompt: string | Array<string> | Array<number> | Array<Array<number>>;
+  prompt: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }>;
   /** Encode texts with the special tokens that the tokenizer adds. */
   add_special_tokens?: boolean | null;
 }
@@ -686,6 +752,26 @@ export interface EmbeddingChatRequest
 }
 
 export type EmbeddingsRequest = EmbeddingRequest | EmbeddingChatRequest;
+
+export interface LlamaEmbeddingRequest
+  extends Target, Queueing {
+  /** What to embed: a text, several, a list of token ids, or several lists. */
+  content: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }>;
+  /** Another name of `content`. */
+  input?: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }> | null;
+  /** The hidden state of the last token (the default) or the mean over all tokens. */
+  pooling?: "last" | "mean" | null;
+  /** How vectors are scaled: 2 to length one, -1 not at all. */
+  embd_normalize?: 2 | -1 | null;
+}
 
 export interface RerankDocumentsRequest
   extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {
@@ -780,7 +866,11 @@ export interface ScoreRequest
 export interface TokenizeTextRequest
   extends Target {
   /** The text. */
-  prompt: string | Array<string> | Array<number> | Array<Array<number>>;
+  prompt: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }>;
   /** Encode the text with the special tokens that the tokenizer adds. */
   add_special_tokens?: boolean | null;
   /** Report the text of each token. */
@@ -803,8 +893,8 @@ export interface TokenizeContentRequest
   add_special?: boolean | null;
   /** Report the text of each token. */
   with_pieces?: boolean | null;
-  /** Special tokens in the text are always read as such. */
-  parse_special?: true | null;
+  /** Read the names of special tokens in the text as such; false: as text. */
+  parse_special?: boolean | null;
 }
 
 export type TokenizeRequest = TokenizeTextRequest | TokenizeChatRequest | TokenizeContentRequest;
@@ -819,18 +909,22 @@ export interface LlamaRequest
   extends Target,
     StructuredFields,
     OtherSamplers,
-    Omit<SamplingFields, "logit_bias" | "n" | "best_of">,
+    Omit<SamplingFields, "temperature" | "top_k" | "best_of">,
     Queueing,
     LlamaSettings {
-  /** What to continue: one text, or one list of token ids. */
-  prompt: string | Array<string> | Array<number> | Array<Array<number>>;
+  /** What to continue: a text, a list of token ids and texts, or a list of such prompts. */
+  prompt: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }>;
 }
 
 export interface InfillRequest
   extends Target,
     StructuredFields,
     OtherSamplers,
-    Omit<SamplingFields, "logit_bias" | "n" | "best_of">,
+    Omit<SamplingFields, "temperature" | "top_k" | "best_of">,
     Queueing,
     LlamaSettings {
   /** The text before the gap. */
@@ -875,7 +969,11 @@ export interface OllamaGenerateRequest
 export interface OllamaEmbedRequest
   extends Target, Queueing {
   /** What to embed: a text, or several. */
-  input: string | Array<string> | Array<number> | Array<Array<number>>;
+  input: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }>;
   /** Cut an input that is too long; it is refused otherwise. */
   truncate?: boolean | null;
   /** Elements to keep of each vector. */
@@ -885,7 +983,11 @@ export interface OllamaEmbedRequest
 export interface OllamaEmbeddingsRequest
   extends Target, Queueing {
   /** What to embed. */
-  prompt: string | Array<string> | Array<number> | Array<Array<number>>;
+  prompt: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }>;
 }
 
 export interface OllamaPullRequest
