@@ -48,7 +48,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Serve the OpenAI-compatible HTTP API and a chat page
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     /// Chat in the terminal
     Chat(chat::ChatArgs),
     /// Answer one prompt, or a file of requests as one batch
@@ -166,7 +166,7 @@ pub(crate) fn main() -> ExitCode {
     let given = matches.subcommand().map_or(&matches, |(_, given)| given);
     log_to_stderr(matches!(command, Command::Serve(_)));
     let outcome = match command {
-        Command::Serve(options) => serve::run(options, given),
+        Command::Serve(options) => serve::run(*options, given),
         Command::Chat(options) => chat::run(&options),
         Command::Run(options) => run::run(&options),
         Command::Plan(options) => match plan::run(&options, given) {

@@ -65,6 +65,7 @@ fn request(case: &Value) -> Request<Body> {
     }
     let base = match endpoint {
         "completions" => json!({"prompt": "Hello", "max_tokens": 4, "temperature": 0}),
+        "/v1/embeddings" => json!({}),
         _ => hello(),
     };
     let body = match (&case["raw"], &case["bytes"], &case["depth"]) {

@@ -18,18 +18,16 @@ use std::sync::Arc;
 
 /// Fields that require another field, with that field as JSON; first those of one path.
 const NEEDS: &[(&str, &str)] = &[
+    (
+        "/v1/chat/completions/batch continue_final_message",
+        r#"{"messages": [[{"role": "assistant", "content": "Hi"}]]}"#,
+    ),
     ("best_of", r#"{"max_tokens": 1}"#),
     (
         "continue_final_message",
         r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#,
     ),
     ("early_stopping", r#"{"use_beam_search": true}"#),
-    ("queries", r#"{"text_1": null}"#),
-    ("data_1", r#"{"text_1": null}"#),
-    ("/v1/score documents", r#"{"text_2": null}"#),
-    ("/score documents", r#"{"text_2": null}"#),
-    ("items", r#"{"text_2": null}"#),
-    ("data_2", r#"{"text_2": null}"#),
     ("length_penalty", r#"{"use_beam_search": true}"#),
     (
         "min_tokens",

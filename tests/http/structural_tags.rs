@@ -8,11 +8,11 @@ fn seven() -> Value {
     json!({"type": "object", "properties": {"n": {"const": 7}}, "required": ["n"], "additionalProperties": false})
 }
 
-fn tag(begin: &str, content: Value, end: &str) -> Value {
+fn tag(begin: &str, content: &Value, end: &str) -> Value {
     json!({"type": "tag", "begin": begin, "content": content, "end": end})
 }
 
-fn json_of(schema: Value) -> Value {
+fn json_of(schema: &Value) -> Value {
     json!({"type": "json_schema", "json_schema": schema})
 }
 
@@ -47,8 +47,8 @@ fn a_trigger_begins_a_part_of_its_form_and_other_text_is_free() {
     ]);
     let old = json!({"type": "structural_tag", "structures": structures, "triggers": ["<f="]});
     let tags = json!([
-        tag("<f=look>", json_of(seven()), "</f>"),
-        tag("<f=hear>", json_of(json!({"const": "no"})), "</f>")
+        tag("<f=look>", &json_of(&seven()), "</f>"),
+        tag("<f=hear>", &json_of(&json!({"const": "no"})), "</f>")
     ]);
     let format = json!({"type": "triggered_tags", "triggers": ["<f="], "tags": tags});
     let new = json!({"type": "structural_tag", "format": format});
@@ -81,7 +81,7 @@ fn a_trigger_begins_a_part_of_its_form_and_other_text_is_free() {
 
 #[test]
 fn formats_of_the_newer_notation_hold() {
-    let look = tag("<l>", json_of(seven()), "</l>");
+    let look = tag("<l>", &json_of(&seven()), "</l>");
     let under =
         |format: Value| json!({"response_format": {"type": "structural_tag", "format": format}});
     let (text, reason) = answer("Hello.", &under(look.clone()));
@@ -103,12 +103,12 @@ fn formats_of_the_newer_notation_hold() {
         {"type": "or", "elements": [word("one"), word("two")]},
         {"type": "regex", "pattern": "[0-9]{3}/"},
         {"type": "optional", "content": word("")},
-        tag("(", json!({"type": "any_text"}), ")"),
+        tag("(", &json!({"type": "any_text"}), ")"),
     ]});
     let said = "a/b \"c\" two123/(anything goes)";
     assert_eq!(answer(said, &under(row)).0, said);
     let list = json!({"type": "tags_with_separator", "separator": "; ", "at_least_one": true,
-        "tags": [tag("<", word("x"), ">"), tag("[", word("y"), "]")]});
+        "tags": [tag("<", &word("x"), ">"), tag("[", &word("y"), "]")]});
     for said in ["<x>", "<x>; [y]; <x>"] {
         assert_eq!(
             answer(said, &under(list.clone())),

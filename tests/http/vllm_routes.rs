@@ -260,14 +260,15 @@ fn scores_are_asked_for_under_every_name() {
         }
         for (body, field) in [
             (json!({"text_1": "a"}), "text_2"),
-            (json!({"documents": "a"}), "text_1"),
+            (json!({}), "text_1"),
+            (json!({"documents": "a"}), "queries"),
             (
                 json!({"text_1": "a", "queries": "b", "text_2": "c"}),
                 "queries",
             ),
             (
                 json!({"queries": "a", "items": "b", "documents": "c"}),
-                "items",
+                "documents",
             ),
             (json!({"queries": ["a", "b"], "items": ["c"]}), "queries"),
         ] {

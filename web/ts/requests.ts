@@ -509,7 +509,7 @@ export interface BatchChatRequest
     Omit<ConversationFields, "messages">,
     StructuredFields,
     OtherSamplers,
-    SamplingFields,
+    Omit<SamplingFields, "stream" | "stream_options">,
     Queueing {
   /** The conversations. */
   messages: Array<Array<Message>>;
@@ -817,51 +817,71 @@ export interface RerankTextsRequest
 
 export type RerankRequest = RerankDocumentsRequest | RerankTextsRequest;
 
-export interface ScoreRequest
+export interface ScoreTextsRequest
   extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {
   /** A query, or one for each document. */
-  text_1?: string | {
+  text_1: string | {
     text: string;
   } | Array<string | {
     text: string;
-  }> | null;
-  /** vLLM's newer name of `text_1`. */
-  queries?: string | {
-    text: string;
-  } | Array<string | {
-    text: string;
-  }> | null;
-  /** vLLM's neutral name of `text_1`. */
-  data_1?: string | {
-    text: string;
-  } | Array<string | {
-    text: string;
-  }> | null;
+  }>;
   /** A document, or several. */
-  text_2?: string | {
+  text_2: string | {
     text: string;
   } | Array<string | {
     text: string;
-  }> | null;
-  /** vLLM's newer name of `text_2`. */
-  documents?: string | {
-    text: string;
-  } | Array<string | {
-    text: string;
-  }> | null;
-  /** vLLM's newer name of `text_2`, beside `queries`. */
-  items?: string | {
-    text: string;
-  } | Array<string | {
-    text: string;
-  }> | null;
-  /** vLLM's neutral name of `text_2`. */
-  data_2?: string | {
-    text: string;
-  } | Array<string | {
-    text: string;
-  }> | null;
+  }>;
 }
+
+export interface ScoreDocumentsRequest
+  extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {
+  /** A query, or one for each document. */
+  queries: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }>;
+  /** A document, or several. */
+  documents: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }>;
+}
+
+export interface ScoreItemsRequest
+  extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {
+  /** A query, or one for each item. */
+  queries: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }>;
+  /** An item, or several. */
+  items: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }>;
+}
+
+export interface ScoreDataRequest
+  extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {
+  /** A text, or one for each of the others. */
+  data_1: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }>;
+  /** A text, or several. */
+  data_2: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }>;
+}
+
+export type ScoreRequest = ScoreTextsRequest | ScoreDocumentsRequest | ScoreItemsRequest | ScoreDataRequest;
 
 export interface TokenizeTextRequest
   extends Target {

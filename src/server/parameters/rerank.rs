@@ -73,60 +73,57 @@ fields! {
 
 fields! {
     /// `POST /score`.
-    ScoreRequest with judging: Judging {
+    ScoreTextsRequest with judging: Judging {
         /// A query, or one for each document.
-        text_1: Option<Vec<String>> = Optional(Documents { has_maximum: false }),
-        /// vLLM's newer name of `text_1`.
-        queries: Option<Vec<String>> = Optional(Documents { has_maximum: false }),
-        /// vLLM's neutral name of `text_1`.
-        data_1: Option<Vec<String>> = Optional(Documents { has_maximum: false }),
+        text_1: Vec<String> = Required(Documents { has_maximum: false }),
         /// A document, or several.
-        text_2: Option<Vec<String>> = Optional(Documents { has_maximum: true }),
-        /// vLLM's newer name of `text_2`.
-        documents: Option<Vec<String>> = Optional(Documents { has_maximum: true }),
-        /// vLLM's newer name of `text_2`, beside `queries`.
-        items: Option<Vec<String>> = Optional(Documents { has_maximum: true }),
-        /// vLLM's neutral name of `text_2`.
-        data_2: Option<Vec<String>> = Optional(Documents { has_maximum: true }),
+        text_2: Vec<String> = Required(Documents { has_maximum: true }),
+    }
+    refuses {
+        data_1: "`text_1` is the same",
+        data_2: "`text_2` is the same",
+        documents: "`text_2` is the same",
+        items: "`text_2` is the same",
+        queries: "`text_1` is the same",
     }
 }
 
-/// Texts, and the name by which a request calls them.
-pub(crate) type Named = (&'static str, Vec<String>);
-
-impl ScoreRequest {
-    /// The queries and the documents, under whatever names, and how they are compared.
-    pub(crate) fn pairs(self) -> Result<(Named, Named, Judging), ApiError> {
-        let queries = one([
-            ("text_1", self.text_1),
-            ("queries", self.queries),
-            ("data_1", self.data_1),
-        ])?;
-        let documents = one([
-            ("text_2", self.text_2),
-            ("documents", self.documents),
-            ("items", self.items),
-            ("data_2", self.data_2),
-        ])?;
-        Ok((queries, documents, self.judging))
+fields! {
+    /// `POST /score` under vLLM's newer names.
+    ScoreDocumentsRequest with judging: Judging {
+        /// A query, or one for each document.
+        queries: Vec<String> = Required(Documents { has_maximum: false }),
+        /// A document, or several.
+        documents: Vec<String> = Required(Documents { has_maximum: true }),
     }
 }
 
-/// The texts that are given under one of several names.
-fn one<const N: usize>(given: [(&'static str, Option<Vec<String>>); N]) -> Result<Named, ApiError> {
-    let first = given[0].0;
-    let mut found: Option<Named> = None;
-    for (name, texts) in given {
-        match (&found, texts) {
-            (Some((known, _)), Some(_)) => {
-                let message = format!("`{known}` and `{name}` are names of the same");
-                return Err(ApiError::invalid(name, message));
-            }
-            (None, Some(texts)) => found = Some((name, texts)),
-            (_, None) => {}
-        }
+fields! {
+    /// `POST /score` with items.
+    ScoreItemsRequest with judging: Judging {
+        /// A query, or one for each item.
+        queries: Vec<String> = Required(Documents { has_maximum: false }),
+        /// An item, or several.
+        items: Vec<String> = Required(Documents { has_maximum: true }),
     }
-    found.ok_or_else(|| ApiError::missing(first))
+    refuses {
+        documents: "`items` is the same",
+    }
+}
+
+fields! {
+    /// `POST /score` under vLLM's neutral names.
+    ScoreDataRequest with judging: Judging {
+        /// A text, or one for each of the others.
+        data_1: Vec<String> = Required(Documents { has_maximum: false }),
+        /// A text, or several.
+        data_2: Vec<String> = Required(Documents { has_maximum: true }),
+    }
+    refuses {
+        documents: "`data_2` is the same",
+        items: "`data_2` is the same",
+        queries: "`data_1` is the same",
+    }
 }
 
 impl Judging {

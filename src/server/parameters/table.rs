@@ -411,6 +411,9 @@ fields! {
         /// Encode texts with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
     }
+    refuses {
+        messages: "`input` says what to embed",
+    }
 }
 
 fields! {

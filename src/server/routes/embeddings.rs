@@ -127,7 +127,7 @@ enum Asked {
 
 impl Asked {
     fn read(body: Map<String, Value>, state: &ModelState) -> Result<Self, ApiError> {
-        if read::has(&body, "messages") {
+        if read::has(&body, "messages") && !read::has(&body, "input") {
             let request = read::whole(body, state)?;
             Ok(Self::Chat(Box::new(request)))
         } else {

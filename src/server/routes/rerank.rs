@@ -12,7 +12,8 @@ use crate::server::guards::{Client, read_object};
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::rerank::{
-    Judging, RerankDocumentsRequest, RerankTextsRequest, ScoreRequest,
+    Judging, RerankDocumentsRequest, RerankTextsRequest, ScoreDataRequest, ScoreDocumentsRequest,
+    ScoreItemsRequest, ScoreTextsRequest,
 };
 use crate::server::parameters::turns::Turns;
 use crate::server::parameters::{read, tools, vocabulary};
@@ -176,14 +177,91 @@ async fn room(
     Ok((i64::from(info.max_model_len) - beside as i64 - TOKENS_AT_ENDS).max(1))
 }
 
+/// What is scored, under whatever names.
+struct Scored {
+    names: [&'static str; 2],
+    queries: Vec<String>,
+    documents: Vec<String>,
+    judging: Judging,
+}
+
+impl Scored {
+    fn read(body: Map<String, Value>, state: &ModelState) -> Result<Self, ApiError> {
+        let has_one = |names: [&str; 2]| names.iter().any(|name| read::has(&body, name));
+        let is_plain = has_one(["text_1", "text_2"]);
+        if !is_plain && has_one(["data_1", "data_2"]) {
+            let request: ScoreDataRequest = read::whole(body, state)?;
+            let ScoreDataRequest {
+                data_1,
+                data_2,
+                judging,
+            } = request;
+            return Ok(Self {
+                names: ["data_1", "data_2"],
+                queries: data_1,
+                documents: data_2,
+                judging,
+            });
+        }
+        if !is_plain && read::has(&body, "items") {
+            let request: ScoreItemsRequest = read::whole(body, state)?;
+            let ScoreItemsRequest {
+                queries,
+                items,
+                judging,
+            } = request;
+            return Ok(Self {
+                names: ["queries", "items"],
+                queries,
+                documents: items,
+                judging,
+            });
+        }
+        if !is_plain && has_one(["queries", "documents"]) {
+            let request: ScoreDocumentsRequest = read::whole(body, state)?;
+            let ScoreDocumentsRequest {
+                queries,
+                documents,
+                judging,
+            } = request;
+            return Ok(Self {
+                names: ["queries", "documents"],
+                queries,
+                documents,
+                judging,
+            });
+        }
+        let request: ScoreTextsRequest = read::whole(body, state)?;
+        let ScoreTextsRequest {
+            text_1,
+            text_2,
+            judging,
+        } = request;
+        Ok(Self {
+            names: ["text_1", "text_2"],
+            queries: text_1,
+            documents: text_2,
+            judging,
+        })
+    }
+}
+
 /// Scores pairs of texts.
 pub(crate) async fn score(
     State(state): State<ModelState>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let client = Client::of(&request);
-    let request: ScoreRequest = read::read(request, &state).await?;
-    let ((query, queries), (document, documents), judging) = request.pairs()?;
+    let owned = state.clone();
+    let request = read_object(request, &state.shared, move |body| {
+        Scored::read(body, &owned)
+    });
+    let Scored {
+        names: [query, document],
+        queries,
+        documents,
+        judging,
+    } = request.await?;
     let model = state.model(judging.target.model.clone())?;
     if queries.len() > 1 && queries.len() != documents.len() {
         let message = format!(

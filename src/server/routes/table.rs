@@ -9,7 +9,10 @@ use crate::server::parameters::ollama::{
     OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest,
     OllamaPullRequest, OllamaShowRequest,
 };
-use crate::server::parameters::rerank::{RerankDocumentsRequest, RerankTextsRequest, ScoreRequest};
+use crate::server::parameters::rerank::{
+    RerankDocumentsRequest, RerankTextsRequest, ScoreDataRequest, ScoreDocumentsRequest,
+    ScoreItemsRequest, ScoreTextsRequest,
+};
 use crate::server::parameters::responses::{InputTokensRequest, ResponsesRequest};
 use crate::server::parameters::table::{
     ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingChatRequest, EmbeddingRequest,
@@ -262,6 +265,10 @@ fn batch_schema(body: &Body, bounds: &Bounds) -> Value {
     schema["properties"]["messages"] = json!({"type": "array", "minItems": 1, "items": messages,
         "description": "The conversations."});
     schema["title"] = body.name.into();
+    // The answers come together.
+    if let Some(fields) = schema["properties"].as_object_mut() {
+        fields.retain(|name, _| !["stream", "stream_options"].contains(&name.as_str()));
+    }
     schema
 }
 
@@ -448,13 +455,30 @@ fn rerank_routes() -> Vec<Route> {
             post(rerank::score),
             Operation::post(
                 "Scores pairs of a query and a document.",
-                Body::of::<ScoreRequest>(
-                    || json!({"text_1": "Who sleeps?", "text_2": ["A cat sleeps.", "It rains."]}),
-                ),
+                Body {
+                    name: "ScoreRequest",
+                    schema: score_schema,
+                    example: || json!({"text_1": "Who sleeps?", "text_2": ["A cat sleeps.", "It rains."]}),
+                },
                 Answer::One("ScoreAnswer"),
             ),
         ),
     ]
+}
+
+/// The forms of a request to `/score`.
+fn score_schema(body: &Body, bounds: &Bounds) -> Value {
+    let texts = Body::of::<ScoreTextsRequest>(body.example);
+    let documents = Body::of::<ScoreDocumentsRequest>(
+        || json!({"queries": "Who sleeps?", "documents": ["A cat sleeps.", "It rains."]}),
+    );
+    let items = Body::of::<ScoreItemsRequest>(
+        || json!({"queries": "Who sleeps?", "items": ["A cat sleeps.", "It rains."]}),
+    );
+    let data = Body::of::<ScoreDataRequest>(
+        || json!({"data_1": "Who sleeps?", "data_2": ["A cat sleeps.", "It rains."]}),
+    );
+    one_of(body.name, &[texts, documents, items, data], bounds)
 }
 
 /// The two forms of a request to `/rerank`.

@@ -24,9 +24,9 @@ enum Invocation {
 impl Invocation {
     fn of(body: &Map<String, Value>) -> Result<Self, ApiError> {
         let kinds = [
+            ("input", Self::Embedding),
             ("messages", Self::Chat),
             ("prompt", Self::Completion),
-            ("input", Self::Embedding),
             ("query", Self::Rerank),
             ("text_1", Self::Score),
             ("queries", Self::Score),
