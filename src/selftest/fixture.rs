@@ -126,9 +126,7 @@ impl Mutant {
             }
             Self::SwapHeads(buffer, dim, first, second) => {
                 let columns = fixture.plan.buffer_spec(buffer).columns as usize;
-                for row in run.buffer(buffer).chunks_exact_mut(columns) {
-                    swap_runs(row, dim, first, second);
-                }
+                swap_heads(run.buffer(buffer), columns, dim, [first, second]);
             }
             Self::SwapWeightRows(weight, first, second) => {
                 weights[weight.0 as usize] = fixture.with_swapped_rows(weight, first, second);
@@ -144,9 +142,8 @@ impl Mutant {
                 swap(&mut inputs.groups[group].slot_mapping, first, second);
             }
             Self::SwapScales(layer, half, dim) => {
-                let [keys, values] = &mut run.kv[layer as usize];
-                let half = if half == KvHalf::Key { keys } else { values };
-                swap_scales(half, dim as usize);
+                let half = usize::from(half != KvHalf::Key);
+                swap_scales(&mut run.kv[layer as usize][half], dim as usize);
             }
             Self::DropCopy(group) => _ = inputs.groups[group].copies.pop(),
             Self::SwapLogitsRows(first, second) => swap(&mut inputs.logits_rows, first, second),
@@ -167,6 +164,13 @@ fn swap<T>(values: &mut [T], first: u32, second: u32) {
 fn swap_runs<T>(values: &mut [T], length: u32, first: u32, second: u32) {
     for offset in 0..length {
         swap(values, first * length + offset, second * length + offset);
+    }
+}
+
+/// Swaps two runs of `length` values in each row.
+fn swap_heads<T>(values: &mut [T], columns: usize, length: u32, [first, second]: [u32; 2]) {
+    for row in values.chunks_exact_mut(columns) {
+        swap_runs(row, length, first, second);
     }
 }
 

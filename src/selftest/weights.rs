@@ -75,24 +75,45 @@ pub(super) fn flush_scales(format: WeightFormat, columns: usize, row: &mut [u8])
     }
 }
 
+/// Random bits that follow from the bits of a row's values.
+struct Bits<'a> {
+    values: &'a [f32],
+    at: usize,
+    key: u64,
+}
+
+impl Bits<'_> {
+    fn next(&mut self) -> u32 {
+        self.at += 1;
+        let value = self.values[self.at % self.values.len()].to_bits();
+        self.key = (self.key ^ u64::from(value))
+            .wrapping_add(self.at as u64)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.key ^= self.key >> 29;
+        (self.key >> 40) as u32
+    }
+
+    /// From 0 to 1023.
+    fn ten(&mut self) -> u32 {
+        self.next() % 1024
+    }
+
+    /// A scale with which the largest of these codes is from 1/4 to 9/4.
+    fn scale(&mut self, largest: f32) -> f32 {
+        (0.25 + self.ten() as f32 / 512.0) / largest
+    }
+}
+
 /// A row with random codes and scales.
 fn draw(format: WeightFormat, row: usize, values: &[f32], sizes: ScaleSizes) -> Vec<u8> {
-    let layout = format.layout(values.len());
-    let (codes, levels, scales) = format.parts();
-    let mut key = row as u64;
-    let mut random = {
-        let mut at = 0;
-        move || {
-            at += 1;
-            let value = values[at % values.len()].to_bits();
-            key = (key ^ u64::from(value))
-                .wrapping_add(at as u64)
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            key ^= key >> 29;
-            (key >> 40) as u32
-        }
+    let mut bits = Bits {
+        values,
+        at: 0,
+        key: row as u64,
     };
-    let mut bytes: Vec<u8> = (0..layout.row_bytes).map(|_| random() as u8).collect();
+    let layout = format.layout(values.len());
+    let (_, levels, scales) = format.parts();
+    let mut bytes: Vec<u8> = (0..layout.row_bytes).map(|_| bits.next() as u8).collect();
     if levels == Levels::E4m3 {
         // The two NaN codes.
         bytes[..layout.plane]
@@ -100,54 +121,62 @@ fn draw(format: WeightFormat, row: usize, values: &[f32], sizes: ScaleSizes) -> 
             .filter(|code| **code & 0x7f == 0x7f)
             .for_each(|code| *code ^= 1);
     }
-    let largest = match (codes, levels) {
+    let largest = largest_code(format);
+    for at in half_scales(format, values.len()) {
+        let scale = match sizes {
+            ScaleSizes::Usual => f16::from_f32(bits.scale(largest * shared_codes(scales))),
+            // The subnormal halves, but 0.
+            ScaleSizes::Small => f16::from_bits(1 + bits.ten().min(1022) as u16),
+        };
+        bytes[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+    }
+    let own = &mut bytes[layout.scales..];
+    match scales {
+        Scales::HalfZero => draw_zeros(own),
+        Scales::Exponent => {
+            let base = match sizes {
+                ScaleSizes::Usual => 124,
+                ScaleSizes::Small => 127 - (row * 16 % 128) as u8,
+            };
+            own.iter_mut()
+                .for_each(|biased| *biased = base + *biased % 4);
+        }
+        Scales::Wide => {
+            for word in own.chunks_exact_mut(4) {
+                word.copy_from_slice(&bits.scale(largest).to_le_bytes());
+            }
+        }
+        _ => {}
+    }
+    bytes
+}
+
+/// The largest magnitude of a code.
+fn largest_code(format: WeightFormat) -> f32 {
+    let (codes, levels, _) = format.parts();
+    match (codes, levels) {
         (Codes::Eight, Levels::E4m3) => 448.0,
         (Codes::Eight, _) | (_, Levels::Iq4) => 127.0,
         (Codes::Two, _) => 3.0,
         (Codes::TwoOne, _) => 7.0,
         (Codes::FourTwo, _) => 32.0,
         _ => 15.0,
-    };
-    let mut small = |largest: f32| (0.25 + (random() % 1024) as f32 / 512.0) / largest;
-    let most = match scales {
-        Scales::K32 | Scales::K32Min | Scales::K16 => 128.0 * largest,
-        Scales::K16Min => 15.0 * largest,
-        _ => largest,
-    };
-    for at in half_scales(format, values.len()) {
-        let size = small(most);
-        let scale = match sizes {
-            ScaleSizes::Usual => f16::from_f32(size),
-            // `size` times `most` has ten bits, and is at least 2⁻².
-            ScaleSizes::Small => f16::from_bits(1 + ((size * most - 0.25) * 511.5) as u16),
-        };
-        bytes[at..at + 2].copy_from_slice(&scale.to_le_bytes());
     }
+}
+
+/// The largest scale of a group, where groups have codes for scales that share a half.
+fn shared_codes(scales: Scales) -> f32 {
     match scales {
-        Scales::HalfZero => {
-            for (index, pair) in bytes[layout.scales..]
-                .chunks_exact_mut(2)
-                .enumerate()
-                .filter(|(at, _)| at % 2 == 1)
-            {
-                pair.copy_from_slice(&(index as i16 % 18).to_le_bytes());
-            }
-        }
-        Scales::Exponent => {
-            let base = match sizes {
-                ScaleSizes::Usual => 124,
-                ScaleSizes::Small => 127 - (row * 16 % 128) as u8,
-            };
-            bytes[layout.scales..]
-                .iter_mut()
-                .for_each(|biased| *biased = base + *biased % 4);
-        }
-        Scales::Wide => {
-            for word in bytes[layout.scales..].chunks_exact_mut(4) {
-                word.copy_from_slice(&small(largest).to_le_bytes());
-            }
-        }
-        _ => {}
+        Scales::K32 | Scales::K32Min | Scales::K16 => 128.0,
+        Scales::K16Min => 15.0,
+        _ => 1.0,
     }
-    bytes
+}
+
+/// Zero points beside the halves of groups.
+fn draw_zeros(scales: &mut [u8]) {
+    let halves = scales.chunks_exact_mut(2).enumerate();
+    for (index, half) in halves.filter(|(index, _)| index % 2 == 1) {
+        half.copy_from_slice(&(index as i16 % 18).to_le_bytes());
+    }
 }

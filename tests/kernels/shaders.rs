@@ -274,7 +274,7 @@ fn what_metal_loads_for_a_whole_workgroup_was_initialized() {
             }
             loads += 1;
             let is_store = |line: &&str| line.starts_with(&format!("{variable} = "));
-            let first = lines.iter().position(|line| is_store(&line));
+            let first = lines.iter().position(is_store);
             let first = first.unwrap_or_else(|| panic!("{}: {variable}", variant.name()));
             let name = variant.name();
             assert_eq!(
