@@ -71,8 +71,9 @@ fn main(at: Invocation) {
     let own = metadata_at(META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_COUNT);
     // Excess workgroups of a grid spread over x and y have no tokens.
     let is_own = flat < params.workgroups && own >= params.rows_min && own <= params.rows_max;
-    // The first row, NONE for a sequence that is left alone; rows.
-    let range = share(at.local, select(vec4<u32>(NONE, vec3<u32>()), vec4<u32>(first_row, own, 0u, 0u), is_own));
+    // The first row, NONE for a sequence that is left alone; rows. One by one: Mesa's compiler for AMD ends at a select
+    // of vectors here.
+    let range = share(at.local, vec4<u32>(select(NONE, first_row, is_own), select(0u, own, is_own), 0u, 0u));
     let start = range.x;
     let count = range.y;
     let slice = at.local / COLUMNS;

@@ -271,7 +271,7 @@ fn usage_ids_and_defaults_are_set_for_all_requests() {
     for (option, value, word) in [
         (
             "--override-generation-config",
-            "{\"temperature\": 9}",
+            "{\"temperature\": 900}",
             "`temperature`",
         ),
         ("--override-generation-config", "{\"stop\": 9}", "`stop`"),

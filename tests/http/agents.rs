@@ -14,6 +14,8 @@ const COUNT: &str = "/v1/messages/count_tokens";
 pub(crate) const CALL: &str = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": \
     {\"city\": \"Paris\", \"days\": 2}}\n</tool_call>";
 
+/// Where a chat's stream has the thought.
+const THOUGHT: &str = "/choices/0/delta/reasoning_content";
 /// Where a chat's stream has the arguments of a call.
 const CALL_ARGUMENTS: &str = "/choices/0/delta/tool_calls/0/function/arguments";
 
@@ -91,7 +93,7 @@ pub(crate) fn lines(events: Vec<Value>) -> String {
                 "/message/content",
                 "/message/thinking",
                 "/choices/0/delta/content",
-                "/choices/0/delta/reasoning_content",
+                THOUGHT,
                 CALL_ARGUMENTS,
             ];
             pointers
@@ -101,6 +103,10 @@ pub(crate) fn lines(events: Vec<Value>) -> String {
         let without = |event: &Value, pointer: &str| {
             let mut event = event.clone();
             *event.pointer_mut(pointer).expect("it is there") = Value::Null;
+            // The same text under its other name.
+            if pointer == THOUGHT {
+                event["choices"][0]["delta"]["reasoning"] = Value::Null;
+            }
             if pointer == CALL_ARGUMENTS {
                 // Its first delta has more than its arguments.
                 let call = &mut event["choices"][0]["delta"]["tool_calls"][0];
@@ -119,6 +125,10 @@ pub(crate) fn lines(events: Vec<Value>) -> String {
                     .to_owned();
                 if let Some(Value::String(text)) = last.pointer_mut(at) {
                     text.push_str(&more);
+                }
+                if at == THOUGHT {
+                    let delta = &mut last["choices"][0]["delta"];
+                    delta["reasoning"] = delta["reasoning_content"].clone();
                 }
             }
             _ => joined.push(event),

@@ -170,7 +170,7 @@ fn only_allowed_tokens_and_no_bad_words() {
 #[test]
 fn an_unknown_type_of_response_format_is_told_with_the_field_to_use() {
     let server = Server::plain();
-    for kind in ["grammar", "regex", "structural_tag"] {
+    for kind in ["grammar", "regex"] {
         let answer = server.post(CHAT, &asking(&json!({"response_format": {"type": kind}})));
         let error = answer.json()["error"].clone();
         assert_eq!(
