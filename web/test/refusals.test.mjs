@@ -39,6 +39,8 @@ const PATHS = { chat: "/v1/chat/completions", completions: "/v1/completions" };
 const BASES = {
   chat: { messages: [{ role: "user", content: "Hello!" }], temperature: 0, max_tokens: 24 },
   completions: { prompt: "Hello", max_tokens: 4, temperature: 0 },
+  // With messages it would be another request.
+  "/v1/embeddings": {},
 };
 
 /** The parts of a case that a page can send: browsers resolve paths and set some headers themselves. */
