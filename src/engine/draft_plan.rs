@@ -110,46 +110,4 @@ fn tokens_kept(window: Option<u32>) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::KvGroup;
-
-    fn plan(windows: &[Option<u32>], vocab: u32) -> Plan {
-        let kv_groups = windows.iter().map(|&window| KvGroup { window }).collect();
-        Plan {
-            kv_groups,
-            vocab,
-            positions_max: 100,
-            ..Plan::default()
-        }
-    }
-
-    #[test]
-    fn a_draft_model_uses_the_blocks_that_are_kept_long_enough() {
-        let shared = |model: &[Option<u32>], draft: &[Option<u32>]| {
-            shared_groups(&plan(model, 8), &plan(draft, 8)).map_err(|error| error.to_string())
-        };
-        assert_eq!(shared(&[None], &[None]), Ok(vec![0]));
-        assert_eq!(
-            shared(&[None, Some(8)], &[Some(8), None]),
-            Ok(vec![1, 0]),
-            "in any order"
-        );
-        assert_eq!(
-            shared(&[None, Some(8)], &[Some(9)]),
-            Ok(vec![0]),
-            "a longer window needs the whole"
-        );
-        assert_eq!(
-            shared(&[None, Some(16), Some(12)], &[Some(9), Some(4)]),
-            Ok(vec![2, 2]),
-            "the shortest that suffices"
-        );
-        let error = shared(&[Some(8)], &[None]).expect_err("nothing keeps all tokens");
-        assert!(error.contains("100 tokens"), "{error}");
-        let error = shared_groups(&plan(&[None], 8), &plan(&[None], 9))
-            .expect_err("another vocabulary")
-            .to_string();
-        assert!(error.contains("9 tokens") && error.contains('8'), "{error}");
-    }
-}
+mod tests;

@@ -102,15 +102,4 @@ fn seven_numbers(name: &str) -> Result<[u32; 7], LoadError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_published_shape_has_its_config() {
-        let mut names = ModelSpec::SHAPES;
-        names.sort_unstable();
-        let mut published: Vec<String> = published().into_iter().map(|(name, _)| name).collect();
-        published.sort_unstable();
-        assert_eq!(published, names);
-    }
-}
+mod tests;

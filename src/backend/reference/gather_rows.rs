@@ -31,19 +31,4 @@ pub(super) fn gather_rows(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_copied_in_the_order_asked_for() {
-        let mut out = [f32::NAN; 6];
-        gather_rows(
-            &[1.0, 2.0, 3.0, 4.0, 5.0, 6.1],
-            &[2, 0, 2],
-            2,
-            &mut out,
-            Storage::Bf16,
-        );
-        assert_eq!(out, [5.0, 6.09375, 1.0, 2.0, 5.0, 6.09375]);
-    }
-}
+mod tests;

@@ -55,14 +55,4 @@ pub(crate) fn bar_style(template: &str) -> ProgressStyle {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::plain;
-
-    #[test]
-    fn no_text_controls_the_terminal() {
-        assert_eq!(
-            plain("a\tb\n\x1b]0;title\x07\u{9b}2Jc\r"),
-            "a\tb\n]0;title2Jc"
-        );
-    }
-}
+mod tests;

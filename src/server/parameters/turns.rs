@@ -147,31 +147,4 @@ fn join_value(value: &mut Value, more: &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_of_one_role_is_one_turn_and_instructions_come_first() {
-        let mut turns = Turns::default();
-        turns.system("Be brief.");
-        turns.system("Be kind.");
-        turns.user("Hello!");
-        turns.system("It is noon.");
-        turns.reasoning("A greeting.");
-        turns.assistant("Hi.");
-        turns.call("1", "look", &json!({"at": "a"}));
-        assert!(!turns.ends_with_text());
-        turns.result("1", "A fox.");
-        turns.assistant("I see");
-        assert!(turns.ends_with_text());
-        let call = json!({"id": "1", "type": "function", "function": {"name": "look", "arguments": {"at": "a"}}});
-        let expected = json!([
-            {"role": "system", "content": "Be brief.\nBe kind."},
-            {"role": "user", "content": "Hello!\nIt is noon."},
-            {"role": "assistant", "reasoning_content": "A greeting.", "content": "Hi.", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "1", "content": "A fox."},
-            {"role": "assistant", "content": "I see"},
-        ]);
-        assert_eq!(*turns.messages(), expected);
-    }
-}
+mod tests;
