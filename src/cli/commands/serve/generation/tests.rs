@@ -10,7 +10,7 @@ fn defaults_are_checked_and_replace_those_of_the_model() {
     let draw = over.over(model).draw;
     assert_eq!((draw.temperature, draw.top_k, draw.top_p), (0.25, 0, 0.5));
     for (text, word) in [
-        ("{\"temperature\": 3}", "`temperature` must be"),
+        ("{\"temperature\": -1}", "`temperature` must be"),
         ("{\"eos_token_id\": 3}", "unknown field `eos_token_id`"),
         ("{\"top_k\": -2}", "`top_k`"),
         ("{\"max_new_tokens\": 0}", "`max_new_tokens`"),
