@@ -69,7 +69,7 @@
 //! - **`shaders/`**: one WGSL kernel per file; `common/` holds imported code; `bench_*` measure a device's peak speed
 //!   for `folio bench`.
 //! - **`cuda/`**: the same kernels in CUDA C++, under the same file names; `emulator/` runs them on the CPU, for tests.
-//! - **`assets/demo`**: the built-in demo model, and how it was made.
+//! - **`assets/demo`**: the built-in demo model as a crate, and how it was made.
 //! - **`tests/`**: five rings: source rules and shaders, reference kernels, simulation, kernels on devices, the whole
 //!   program.
 //! - **`fuzz/`**: fuzz targets for untrusted files; **`examples/`**: checks against models and data that are too large

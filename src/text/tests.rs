@@ -1,11 +1,11 @@
 //! Checks against the demo model's own files and, for held-back text, against a plain definition.
 
 use super::*;
+use crate::model::demo::TOKENIZER_CONFIG_JSON;
+pub(super) use crate::model::demo::TOKENIZER_JSON;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-pub(super) const TOKENIZER_JSON: &[u8] = include_bytes!("../../assets/demo/tokenizer.json");
-const TOKENIZER_CONFIG_JSON: &[u8] = include_bytes!("../../assets/demo/tokenizer_config.json");
 const GOLDEN_JSON: &[u8] = include_bytes!("../../assets/demo/recipe/golden.json");
 
 pub(super) fn demo() -> TextModel {

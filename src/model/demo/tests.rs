@@ -1,9 +1,9 @@
 //! Tests of `model/demo.rs`.
 
-use super::*;
 use crate::model::Model;
 use crate::plan::{Storage, WeightFormat};
 use crate::platform::block_on;
+use folio_demo::WEIGHTS;
 use std::convert::Infallible;
 
 #[test]
