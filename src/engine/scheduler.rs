@@ -291,6 +291,7 @@ impl Scheduler {
         builder.batch.moves.saves.extend(saves);
         self.register_snapshots(&builder.batch);
         self.counts.steps += 1;
+        self.counts.step_tokens.count(builder.batch.rows.len());
         self.steps_in_flight += 1;
         Some(builder.batch)
     }

@@ -18,12 +18,47 @@ pub struct Stat {
 }
 
 /// What a counter or gauge is at a moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// A number.
     One(u64),
     /// Numbers by the values of a label.
     By(&'static str, Vec<(String, u64)>),
+    /// How often values up to each bound, and above the last, have been seen; and the sum of all values.
+    Histogram(&'static [f64], Vec<u64>, u64),
+}
+
+impl From<u64> for Value {
+    fn from(number: u64) -> Self {
+        Self::One(number)
+    }
+}
+
+/// Upper bounds of the buckets of [`StepTokens`], which are vLLM's.
+pub(super) const STEP_TOKENS: &[f64] = &[
+    1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0,
+];
+
+/// Numbers of steps by how many token rows they had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepTokens {
+    steps: [u64; STEP_TOKENS.len() + 1],
+    tokens: u64,
+}
+
+impl StepTokens {
+    /// Counts a step with this many token rows.
+    pub(crate) fn count(&mut self, tokens: usize) {
+        let bucket = STEP_TOKENS.partition_point(|&bound| bound < tokens as f64);
+        self.steps[bucket] += 1;
+        self.tokens += tokens as u64;
+    }
+}
+
+impl From<StepTokens> for Value {
+    fn from(counts: StepTokens) -> Self {
+        Self::Histogram(STEP_TOKENS, counts.steps.into(), counts.tokens)
+    }
 }
 
 impl Value {
@@ -40,7 +75,7 @@ impl Value {
 /// One number, or several by the values of a label.
 macro_rules! value {
     ($number:expr) => {
-        Value::One($number)
+        Value::from($number)
     };
     ($numbers:expr, $label:ident, $names:expr) => {
         Value::by(stringify!($label), $names, &$numbers)
@@ -189,6 +224,8 @@ stats! {
         corrupted_requests: u64 => "corrupted_requests_total";
         /// Steps of the engine.
         steps: u64 => "engine_steps_total";
+        /// Tokens of a step of the engine.
+        step_tokens: StepTokens => "iteration_tokens_total";
         /// Steps of a sequence that verified drafts.
         drafts: u64 => "spec_decode_num_drafts_total";
         /// Drafts.

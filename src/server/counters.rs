@@ -3,6 +3,8 @@
 //! Histograms have fixed buckets and take no lock. Their size does not grow between scrapes.
 
 use crate::platform::Instant;
+use axum::http::{Method, StatusCode};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -142,17 +144,81 @@ impl Histogram {
     }
 
     pub(crate) fn write(&self, text: &mut String, name: &str, label: &str) {
-        let mut total = 0;
-        for (bound, count) in self.bounds.iter().map(Some).chain([None]).zip(&self.counts) {
-            total += count.load(Ordering::Relaxed);
-            let bound = bound.map_or("+Inf".to_owned(), |bound| format!("{bound:?}"));
-            let _ = writeln!(text, "vllm:{name}_bucket{{{label},le=\"{bound}\"}} {total}");
-        }
+        let counts = self
+            .counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed));
         let sum = f64::from_bits(self.sum_bits.load(Ordering::Relaxed));
+        write_histogram(text, name, label, self.bounds, counts, sum);
+    }
+}
+
+/// Writes the samples of a histogram: `counts` of the values up to each of the `bounds`, and of those above.
+pub(crate) fn write_histogram(
+    text: &mut String,
+    name: &str,
+    label: &str,
+    bounds: &[f64],
+    counts: impl IntoIterator<Item = u64>,
+    sum: f64,
+) {
+    let mut total = 0;
+    for (bound, count) in bounds.iter().map(Some).chain([None]).zip(counts) {
+        total += count;
+        let bound = bound.map_or("+Inf".to_owned(), |bound| format!("{bound:?}"));
+        let _ = writeln!(text, "vllm:{name}_bucket{{{label},le=\"{bound}\"}} {total}");
+    }
+    let _ = writeln!(
+        text,
+        "vllm:{name}_sum{{{label}}} {sum:?}\nvllm:{name}_count{{{label}}} {total}"
+    );
+}
+
+/// Numbers of HTTP responses by route, method and class of status, under the names of the exporter that vLLM uses.
+#[derive(Debug, Default)]
+pub(crate) struct HttpResponses(Mutex<BTreeMap<(String, String, u16), u64>>);
+
+impl HttpResponses {
+    /// Counts a response. `route` is the path as the router has it, so that there are few; `None`: there is no such route.
+    pub(crate) fn count(&self, route: Option<&str>, method: &Method, status: StatusCode) {
+        let route = route.map(|route| match route.trim_end_matches('/') {
+            "" => "/",
+            route => route,
+        });
+        // A client may invent methods without end.
+        let is_known = [
+            Method::GET,
+            Method::POST,
+            Method::DELETE,
+            Method::PUT,
+            Method::PATCH,
+            Method::HEAD,
+            Method::OPTIONS,
+        ]
+        .contains(method);
+        let method = if is_known { method.as_str() } else { "OTHER" };
+        let key = (
+            route.unwrap_or("none").to_owned(),
+            method.to_owned(),
+            status.as_u16() / 100,
+        );
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(key).or_default() += 1;
+    }
+
+    pub(crate) fn write(&self, text: &mut String) {
+        let name = "http_requests_total";
         let _ = writeln!(
             text,
-            "vllm:{name}_sum{{{label}}} {sum:?}\nvllm:{name}_count{{{label}}} {total}"
+            "# HELP {name} Requests by route, method and class of status.\n# TYPE {name} counter"
         );
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((route, method, class), count) in &*counts {
+            let _ = writeln!(
+                text,
+                "{name}{{handler=\"{route}\",method=\"{method}\",status=\"{class}xx\"}} {count}"
+            );
+        }
     }
 }
 

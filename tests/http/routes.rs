@@ -522,7 +522,9 @@ fn metrics_are_there_before_the_first_request_and_count_after_it() {
         let (name, number) = line.rsplit_once(' ').expect("name and value");
         let is_of_the_model = name.starts_with("vllm:") && name.ends_with('}');
         assert!(
-            is_of_the_model || name == "process_resident_memory_bytes",
+            is_of_the_model
+                || name.starts_with("http_requests_total{")
+                || name == "process_resident_memory_bytes",
             "{line}"
         );
         assert!(number.parse::<f64>().is_ok(), "{line}");

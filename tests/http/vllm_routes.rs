@@ -237,6 +237,42 @@ fn metrics_have_the_label_and_the_histograms_of_vllm() {
         (cached, value("vllm:prompt_tokens_total"))
     );
     assert!(value("vllm:request_prefill_kv_computed_tokens_sum") > 0.0);
+    let steps = value("vllm:engine_steps_total");
+    assert_eq!(value("vllm:iteration_tokens_total_count"), steps);
+    assert!(
+        value("vllm:iteration_tokens_total_sum") > steps,
+        "a prompt's step has many tokens"
+    );
+    for reason in ["capacity", "deferred"] {
+        let by = "vllm:num_requests_waiting_by_reason{engine=\"0\",model_name=\"demo\",reason=";
+        assert_eq!(value(&format!("{by}\"{reason}\"")), 0.0);
+    }
+}
+
+#[test]
+fn responses_are_counted_by_route_method_and_class_of_status() {
+    let server = Server::plain();
+    server.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 1}));
+    server.post(
+        &format!("{COMPLETIONS}/"),
+        &json!({"prompt": "a", "max_tokens": 1}),
+    );
+    server.post(COMPLETIONS, &json!({"prompt": 5}));
+    server.get("/nowhere/1");
+    server.get("/nowhere/2");
+    let invented = Request::builder().method("BREW").uri("/v1/models");
+    server.send(invented.body(Body::empty()).expect("it is a request"));
+    let text = server.get("/metrics").text;
+    for (route, method, status, count) in [
+        (COMPLETIONS, "POST", "2xx", 2),
+        (COMPLETIONS, "POST", "4xx", 1),
+        ("none", "GET", "4xx", 2),
+        ("/v1/models", "OTHER", "4xx", 1),
+    ] {
+        let labels = format!("handler=\"{route}\",method=\"{method}\",status=\"{status}\"");
+        let line = format!("http_requests_total{{{labels}}} {count}\n");
+        assert!(text.contains(&line), "{line}{text}");
+    }
 }
 
 #[test]

@@ -130,6 +130,10 @@ pub(crate) fn stats(stats: &Stats, ready: bool) -> String {
         let value = match (stat.value)(stats) {
             StatValue::One(count) => count.into(),
             StatValue::By(_, counts) => counts.into_iter().collect(),
+            StatValue::Histogram(bounds, counts, _) => {
+                let bounds = bounds.iter().map(f64::to_string).chain(["+Inf".into()]);
+                bounds.zip(counts.into_iter().map(Value::from)).collect()
+            }
         };
         all.insert(camel_case(stat.name), value);
     }

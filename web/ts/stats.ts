@@ -69,6 +69,8 @@ export interface Stats {
   corruptedRequests: number;
   /** Steps of the engine. */
   steps: number;
+  /** Tokens of a step of the engine. */
+  stepTokens: Record<string, number>;
   /** Steps of a sequence that verified drafts. */
   drafts: number;
   /** Drafts. */

@@ -12,7 +12,7 @@ use crate::server::traces::TraceParent;
 use crate::server::wire::body::kept_until_the_end;
 use crate::server::wire::error::{ApiError, Dialect, shorten};
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::middleware::Next;
@@ -46,6 +46,7 @@ pub(crate) async fn guard(
     let id = given.clone().unwrap_or_else(|| state.shared.new_id("req"));
     request.extensions_mut().insert(GivenId(given));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let route = request.extensions().get::<MatchedPath>().cloned();
     let dialect = Dialect::of_request(&path, request.headers());
     let mut response = match check(&state, &request) {
         Ok((client, has_key)) => {
@@ -72,6 +73,9 @@ pub(crate) async fn guard(
     {
         *response.body_mut() = Body::from(error.json(dialect));
     }
+    let route = route.as_ref().map(MatchedPath::as_str);
+    let counts = &state.shared.http_responses;
+    counts.count(route, &method, response.status());
     let mut response = log::logged(response, &id, &method, &path, started);
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -6,6 +6,7 @@
 
 use crate::engine::handle::{EngineHandle, EngineInfo, Stat, Stats, Value};
 use crate::platform;
+use crate::server::counters::{HttpResponses, write_histogram};
 use crate::server::state::{ModelView, ServerState};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -50,6 +51,7 @@ impl Series {
         }
         match (stat.value)(&self.stats) {
             Value::One(count) => vec![(label.clone(), count)],
+            Value::Histogram(..) => Vec::new(),
             Value::By(key, mut counts) => {
                 if key == "position" {
                     let places = info.as_ref().map_or(0, |info| info.num_speculative_tokens);
@@ -69,15 +71,16 @@ pub(crate) async fn metrics(State(server): State<ServerState>) -> impl IntoRespo
     let all: Vec<_> = server.models.views().into_iter().map(Series::new).collect();
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
-        render(&all),
+        render(&all, &server.shared.http_responses),
     )
 }
 
-fn render(all: &[Series]) -> String {
+fn render(all: &[Series], http_responses: &HttpResponses) -> String {
     let mut text = String::with_capacity(all.len() * (16 << 10));
     write_models(&mut text, all);
     write_stats(&mut text, all);
     write_histograms(&mut text, all);
+    http_responses.write(&mut text);
     if let Some(bytes) = platform::memory_resident() {
         // Under the name that Prometheus' own clients give it.
         let name = "process_resident_memory_bytes";
@@ -97,6 +100,20 @@ fn write_models(text: &mut String, all: &[Series]) {
     });
     let help = "Share of the KV blocks in use.";
     write(text, "kv_cache_usage_perc", help, samples);
+    let samples = all.iter().flat_map(
+        |Series {
+             label, stats, view, ..
+         }| {
+            let loading = view.waiting as u64;
+            [
+                ("capacity", stats.requests_waiting - loading),
+                ("deferred", loading),
+            ]
+            .map(|(reason, count)| (format!("{label},reason=\"{reason}\""), count))
+        },
+    );
+    let help = "Requests that wait, by whether for room or for their model to be loaded.";
+    write(text, "num_requests_waiting_by_reason", help, samples);
     let samples = all.iter().map(|one| (one.label.clone(), one.view.loads));
     let help = "Times that the model was loaded.";
     write(text, "model_loads_total", help, samples);
@@ -137,6 +154,18 @@ fn write_stats(text: &mut String, all: &[Series]) {
 }
 
 fn write_histograms(text: &mut String, all: &[Series]) {
+    for stat in Stats::TABLE {
+        let (Some(name), Value::Histogram(..)) = (stat.metric, (stat.value)(&Stats::default()))
+        else {
+            continue;
+        };
+        head(text, name, "histogram", stat.help);
+        for Series { label, stats, .. } in all {
+            if let Value::Histogram(bounds, counts, sum) = (stat.value)(stats) {
+                write_histogram(text, name, label, bounds, counts, sum as f64);
+            }
+        }
+    }
     let histograms: Vec<_> = all
         .iter()
         .map(|one| one.view.metrics.histograms())

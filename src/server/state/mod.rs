@@ -22,6 +22,7 @@ pub use fleet::{FleetOptions, LoadedModel, ModelSource};
 pub(crate) use model::ModelState;
 pub(crate) use models::{ModelStatus, ModelView, Models};
 
+use super::counters::HttpResponses;
 use super::stored::Responses;
 use super::traces::TraceSink;
 use super::wire::error::ApiError;
@@ -226,6 +227,7 @@ pub(crate) struct Shared {
     cache_owners: Vec<CacheOwner>,
     /// Number of resets of the prefix cache.
     prefix_resets: AtomicU64,
+    pub(crate) http_responses: HttpResponses,
     /// The memory of all requests.
     pub(crate) memory: Arc<RequestMemory>,
     /// Names of unknown request fields and tools that were already logged.
@@ -308,6 +310,7 @@ impl Shared {
         Self {
             cache_owners: cache_owners(&options),
             prefix_resets: AtomicU64::new(0),
+            http_responses: HttpResponses::default(),
             memory: RequestMemory::new(options.limits.requests_bytes_max),
             compilations: Compilations::new(options.api_keys.len()),
             options,
