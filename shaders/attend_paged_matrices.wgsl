@@ -9,7 +9,7 @@
 // Numbers: HEAD_CHUNKS = head_dim / 8; HEAD_RUNS, the power of two from HEAD_CHUNKS, at least 8; VALUE_RUNS =
 // HEAD_RUNS / 8; and how SUBGROUPS_COUNT subgroups share the scores (32 x 64), SCORE_*, and the results (32 x
 // 8 HEAD_RUNS), RESULT_*.
-// Variants: SIZE_8 or SIZE_16, SCALAR_TILES, KV_F16, KV_CODES, KV_FP8, SOFT_HALF, SOFTCAP, ALIBI, SINKS.
+// Variants: SIZE_8, SIZE_16 or SIZE_8_16, SCALAR_TILES, KV_F16, KV_CODES, KV_FP8, SOFT_HALF, SOFTCAP, ALIBI, SINKS.
 // Twin: backend/reference/attend_paged.rs
 
 #import attend_matrices
@@ -59,7 +59,7 @@ fn main(at: Invocation) {
     for (var pass_index = 0u; pass_index < range.w; pass_index++) {
         let stores = min(pass_index * at.subgroups + at.subgroup, SUBGROUPS_COUNT);
         let subgroup = min(stores, SUBGROUPS_COUNT - 1u);
-        let result_row_start = subgroup / RESULTS_ACROSS * SIZE * RESULT_MATRICES_DOWN;
+        let result_row_start = subgroup / RESULTS_ACROSS * HEIGHT * RESULT_MATRICES_DOWN;
         let result_column = subgroup % RESULTS_ACROSS * SIZE * RESULT_MATRICES_ACROSS;
         var largest = MASKED;
         var total = 0.0;
@@ -79,7 +79,7 @@ fn main(at: Invocation) {
             for (var score_pass = 0u; score_pass < range.w; score_pass++) {
                 let score_stores = min(score_pass * at.subgroups + at.subgroup, SUBGROUPS_COUNT);
                 let score_subgroup = min(score_stores, SUBGROUPS_COUNT - 1u);
-                let score_row = score_subgroup / SCORES_ACROSS * SIZE * SCORE_MATRICES_DOWN;
+                let score_row = score_subgroup / SCORES_ACROSS * HEIGHT * SCORE_MATRICES_DOWN;
                 let score_key = score_subgroup % SCORES_ACROSS * SIZE * SCORE_MATRICES_ACROSS;
                 var dots: array<MatrixSum, SCORE_MATRICES_DOWN * SCORE_MATRICES_ACROSS>;
 #for m SCORE_MATRICES_DOWN
@@ -99,7 +99,7 @@ fn main(at: Invocation) {
                         var rows: array<MatrixX, SCORE_MATRICES_DOWN>;
 #for m SCORE_MATRICES_DOWN
                         rows[m] = coopLoadT<MatrixX>(
-                            &staged[ELEMENTS * (SLICE_STRIDE * (score_row + SIZE * m) + column)],
+                            &staged[ELEMENTS * (SLICE_STRIDE * (score_row + HEIGHT * m) + column)],
                             ELEMENTS * SLICE_STRIDE);
 #endfor
 #for n SCORE_MATRICES_ACROSS
@@ -119,7 +119,7 @@ fn main(at: Invocation) {
 #for m SCORE_MATRICES_DOWN
 #for n SCORE_MATRICES_ACROSS
                 {
-                    let to = SCORE_STRIDE * (score_row + SIZE * m) + score_key + SIZE * n;
+                    let to = SCORE_STRIDE * (score_row + HEIGHT * m) + score_key + SIZE * n;
                     let place = select(to, SPARE, score_stores == SUBGROUPS_COUNT);
                     coopStoreT(dots[SCORE_MATRICES_ACROSS * m + n], &scores[place], SCORE_STRIDE);
                 }
@@ -172,13 +172,13 @@ fn main(at: Invocation) {
             if atomicLoad(&grown) != 0u {
 #for m RESULT_MATRICES_DOWN
 #for n RESULT_MATRICES_ACROSS
-                coopStoreT(sums[RESULT_MATRICES_ACROSS * m + n], &scores[SIZE * SIZE * stores], SIZE);
+                coopStoreT(sums[RESULT_MATRICES_ACROSS * m + n], &scores[HEIGHT * SIZE * stores], SIZE);
                 workgroupBarrier();
-                for (var index = local; index < SIZE * SIZE * SUBGROUPS_COUNT; index += 128u) {
-                    scores[index] *= shrinks[result_row(index, SIZE * m)];
+                for (var index = local; index < HEIGHT * SIZE * SUBGROUPS_COUNT; index += 128u) {
+                    scores[index] *= shrinks[result_row(index, HEIGHT * m)];
                 }
                 workgroupBarrier();
-                sums[RESULT_MATRICES_ACROSS * m + n] = coopLoadT<MatrixSum>(&scores[SIZE * SIZE * stores], SIZE);
+                sums[RESULT_MATRICES_ACROSS * m + n] = coopLoadT<MatrixSum>(&scores[HEIGHT * SIZE * stores], SIZE);
                 workgroupBarrier();
 #endfor
 #endfor
@@ -193,7 +193,7 @@ fn main(at: Invocation) {
                     var rows: array<MatrixX, RESULT_MATRICES_DOWN>;
 #for m RESULT_MATRICES_DOWN
                     {
-                        let vector = WEIGHT_STRIDE * (result_row_start + SIZE * m) + (VALUE_KEYS * part + key) / 4u;
+                        let vector = WEIGHT_STRIDE * (result_row_start + HEIGHT * m) + (VALUE_KEYS * part + key) / 4u;
                         rows[m] = coopLoadT<MatrixX>(&weights[ELEMENTS * vector], ELEMENTS * WEIGHT_STRIDE);
                     }
 #endfor
@@ -225,12 +225,12 @@ fn main(at: Invocation) {
 #for m RESULT_MATRICES_DOWN
 #for n RESULT_MATRICES_ACROSS
         workgroupBarrier();
-        coopStoreT(sums[RESULT_MATRICES_ACROSS * m + n], &scores[SIZE * SIZE * stores], SIZE);
+        coopStoreT(sums[RESULT_MATRICES_ACROSS * m + n], &scores[HEIGHT * SIZE * stores], SIZE);
         workgroupBarrier();
-        for (var four = SIZE * SIZE / 4u * begin + local; four < SIZE * SIZE / 4u * end; four += 128u) {
+        for (var four = HEIGHT * SIZE / 4u * begin + local; four < HEIGHT * SIZE / 4u * end; four += 128u) {
             let start = 4u * four;
-            let to_row = result_row(start, SIZE * m);
-            let matrix = start / (SIZE * SIZE) % RESULTS_ACROSS * RESULT_MATRICES_ACROSS + n;
+            let to_row = result_row(start, HEIGHT * m);
+            let matrix = start / (HEIGHT * SIZE) % RESULTS_ACROSS * RESULT_MATRICES_ACROSS + n;
             let column = SIZE * matrix + start % SIZE;
             if to_row < range.z && column < 8u * HEAD_CHUNKS {
                 let values = vec4<f32>(scores[start], scores[start + 1u], scores[start + 2u], scores[start + 3u]);

@@ -1,7 +1,7 @@
 // A tile of attend_paged_matrices: 32 rows of Q and 64 keys pass through workgroup memory as halves, 32 columns at a
 // time, then V, VALUE_KEYS keys at a time.
 // Numbers: HEAD_CHUNKS, HEAD_RUNS, VALUE_RUNS, RESULTS_ACROSS, RESULT_MATRICES_DOWN.
-// Variants: SIZE_8 or SIZE_16, SCALAR_TILES, KV_F16, KV_CODES, KV_FP8.
+// Variants: SIZE_8, SIZE_16 or SIZE_8_16, SCALAR_TILES, KV_F16, KV_CODES, KV_FP8.
 
 #import attend_item
 #import attend_keys
@@ -19,7 +19,7 @@ const STAGED: u32 = max(SLICE_STRIDE * (ROWS + KEYS), VALUE_STRIDE * VALUE_KEYS)
 const SPARE: u32 = SCORE_STRIDE * ROWS;
 
 var<workgroup> staged: array<TileElement, ELEMENTS * STAGED>; // a slice of Q, then of K; or VALUE_KEYS keys of V
-var<workgroup> scores: array<f32, SPARE + SCORE_STRIDE * SIZE>; // [row][key]; or a matrix of each subgroup
+var<workgroup> scores: array<f32, SPARE + SCORE_STRIDE * HEIGHT>; // [row][key]; or a matrix of each subgroup
 var<workgroup> weights: array<TileElement, ELEMENTS * WEIGHT_STRIDE * ROWS>; // [row][key / 4]: p
 
 alias ValueRuns = array<Packed, VALUE_RUNS>;
@@ -107,6 +107,6 @@ fn stage_values(local: u32, part: u32, runs: ValueRuns) {
 
 // Row in the tile of an element of a matrix in `scores`, if that of subgroup 0 begins at `row`.
 fn result_row(index: u32, row: u32) -> u32 {
-    let subgroup = index / (SIZE * SIZE);
-    return row + subgroup / RESULTS_ACROSS * SIZE * RESULT_MATRICES_DOWN + index / SIZE % SIZE;
+    let subgroup = index / (HEIGHT * SIZE);
+    return row + subgroup / RESULTS_ACROSS * HEIGHT * RESULT_MATRICES_DOWN + index / SIZE % HEIGHT;
 }

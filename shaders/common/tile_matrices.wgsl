@@ -10,7 +10,7 @@
 alias TileVector = vec4<f16>;
 
 const SUBGROUPS_COUNT: u32 = SUBGROUPS_DOWN * SUBGROUPS_ACROSS;
-const SUBGROUP_ROWS: u32 = SIZE * MATRICES_DOWN;
+const SUBGROUP_ROWS: u32 = HEIGHT * MATRICES_DOWN;
 const SUBGROUP_OUTPUTS: u32 = SIZE * MATRICES_ACROSS;
 // Vectors from one row of a tile to the next: 32 columns, and padding so that eight rows lie in different banks.
 const STRIDE: u32 = 10u;
@@ -18,7 +18,7 @@ const STRIDE: u32 = 10u;
 var<workgroup> x_tile: array<TileElement, ELEMENTS * STRIDE * TILE_ROWS>;
 var<workgroup> w_tile: array<TileElement, ELEMENTS * STRIDE * 128u>;
 // One matrix of every subgroup, on its way to the output, and a last one for those that repeat.
-var<workgroup> sum_tile: array<f32, SIZE * SIZE * (SUBGROUPS_COUNT + 1u)>;
+var<workgroup> sum_tile: array<f32, HEIGHT * SIZE * (SUBGROUPS_COUNT + 1u)>;
 
 fn put_x(vector: u32, values: vec4<f16>) {
 #ifdef SCALAR_TILES
@@ -60,9 +60,9 @@ fn x_vectors(local: u32, index: u32) -> XVectors {
 
 // The sums of the matrices in sum_tile; that of subgroup 0 is at `row` and `output`.
 fn take_sums(local: u32, begin: u32, end: u32, row: u32, output: u32) {
-    for (var index = SIZE * SIZE * begin + local; index < SIZE * SIZE * end; index += 128u) {
-        let subgroup = index / (SIZE * SIZE);
-        let to_row = row + (subgroup / SUBGROUPS_ACROSS) * SUBGROUP_ROWS + (index / SIZE) % SIZE;
+    for (var index = HEIGHT * SIZE * begin + local; index < HEIGHT * SIZE * end; index += 128u) {
+        let subgroup = index / (HEIGHT * SIZE);
+        let to_row = row + (subgroup / SUBGROUPS_ACROSS) * SUBGROUP_ROWS + (index / SIZE) % HEIGHT;
         let to_output = output + (subgroup % SUBGROUPS_ACROSS) * SUBGROUP_OUTPUTS + index % SIZE;
         tile_sum(to_row, to_output, sum_tile[index]);
     }
@@ -109,7 +109,7 @@ fn multiply_tile(at: Invocation, row: u32, begin: u32, end: u32, passes: u32) {
                 var matrices: array<MatrixX, MATRICES_DOWN>;
 #for m MATRICES_DOWN
                 matrices[m] = coopLoadT<MatrixX>(
-                    &x_tile[ELEMENTS * (STRIDE * (first_row + SIZE * m) + column)], ELEMENTS * STRIDE);
+                    &x_tile[ELEMENTS * (STRIDE * (first_row + HEIGHT * m) + column)], ELEMENTS * STRIDE);
 #endfor
 #for n MATRICES_ACROSS
                 {
@@ -127,9 +127,9 @@ fn multiply_tile(at: Invocation, row: u32, begin: u32, end: u32, passes: u32) {
 #for m MATRICES_DOWN
 #for n MATRICES_ACROSS
         workgroupBarrier();
-        coopStoreT(sums[MATRICES_ACROSS * m + n], &sum_tile[SIZE * SIZE * stores], SIZE);
+        coopStoreT(sums[MATRICES_ACROSS * m + n], &sum_tile[HEIGHT * SIZE * stores], SIZE);
         workgroupBarrier();
-        take_sums(at.local, first_subgroup, end_subgroup, SIZE * m, SIZE * n);
+        take_sums(at.local, first_subgroup, end_subgroup, HEIGHT * m, SIZE * n);
 #endfor
 #endfor
     }

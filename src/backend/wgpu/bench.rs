@@ -6,8 +6,7 @@
 use super::super::{BackendError, Peaks};
 use super::device::{Gpu, WgpuOptions};
 use super::matrices::{self, Matrices};
-use super::pipelines::module_of;
-use super::preprocess::MATRICES_DIRECTIVE;
+use super::single::{self, Dispatch};
 use super::texels;
 use crate::platform::Instant;
 
@@ -91,13 +90,6 @@ impl Region {
             self.buffer.as_entire_binding()
         }
     }
-}
-
-/// A compiled kernel with its bindings and grid.
-struct Dispatch {
-    pipeline: wgpu::ComputePipeline,
-    bindings: wgpu::BindGroup,
-    grid: [u32; 3],
 }
 
 impl Yardstick {
@@ -190,7 +182,14 @@ impl Yardstick {
         {
             let params = [elements, workgroups * 256];
             let bindings = [source.clone(), target.buffer.as_entire_binding()];
-            let dispatch = self.dispatch(name, text, &params, &bindings, [workgroups, 1, 1])?;
+            let dispatch = single::dispatch(
+                &self.gpu,
+                name,
+                text,
+                &params,
+                &bindings,
+                [workgroups, 1, 1],
+            )?;
             best = best.min(self.seconds(&[&dispatch])?);
         }
         Ok(bytes as f64 / best / 1e9)
@@ -210,14 +209,13 @@ impl Yardstick {
 
     /// The same by cooperative matrices.
     fn matrix_gflops(&self, matrices: Matrices) -> Result<f64, BackendError> {
-        let size = matrices.size;
-        let text = include_str!("../../../shaders/bench_matrices.wgsl")
-            .replace("16x16", &format!("{size}x{size}"));
+        let Matrices { height, size, .. } = matrices;
+        let text = matrices.named_in(include_str!("../../../shaders/bench_matrices.wgsl"));
         let workgroups = 512;
         // Sums of as many subgroups as a workgroup can have.
         let sums = u64::from(workgroups) * u64::from(matrices::WORKGROUP / 4) * 256 * 4;
         let (source, target) = (self.filled(6 * 256 * 2, ONES)?, self.filled(sums, 0)?);
-        let per_turn = 8.0 * 2.0 * f64::from(size).powi(3);
+        let per_turn = 8.0 * 2.0 * f64::from(height * size * size);
         self.operations("matrices", &text, [&source, &target], workgroups, per_turn)
     }
 
@@ -237,7 +235,14 @@ impl Yardstick {
                 source.buffer.as_entire_binding(),
                 target.buffer.as_entire_binding(),
             ];
-            let dispatch = self.dispatch(name, text, &[turns, 0], &bindings, [workgroups, 1, 1])?;
+            let dispatch = single::dispatch(
+                &self.gpu,
+                name,
+                text,
+                &[turns, 0],
+                &bindings,
+                [workgroups, 1, 1],
+            )?;
             let seconds = self.seconds(&[&dispatch])?;
             if seconds > 0.1 || turns >= 1 << 20 {
                 return Ok(f64::from(workgroups) * per_turn * f64::from(turns) / seconds / 1e9);
@@ -291,7 +296,8 @@ impl Yardstick {
         let half = |half: usize| {
             let bindings = [&tables, &pools[half], &gathered[half]]
                 .map(|region| region.buffer.as_entire_binding());
-            self.dispatch(
+            single::dispatch(
+                &self.gpu,
                 "gather",
                 text,
                 &params,
@@ -338,39 +344,29 @@ impl Yardstick {
         ];
         let bindings = [q.read(texels), keys.read(texels), written.clone()];
         let grid = [shape.context.div_ceil(64), rows, 1];
-        let score = self.dispatch("scores", score_text, &params, &bindings, grid)?;
+        let score = single::dispatch(&self.gpu, "scores", score_text, &params, &bindings, grid)?;
         let text = include_str!("../../../shaders/bench_attend_softmax.wgsl");
-        let softmax = self.dispatch("softmax", text, &params, &[written], [rows, 1, 1])?;
+        let softmax = single::dispatch(
+            &self.gpu,
+            "softmax",
+            text,
+            &params,
+            &[written],
+            [rows, 1, 1],
+        )?;
         let bindings = [
             scores.read(texels),
             values.read(texels),
             out.buffer.as_entire_binding(),
         ];
         let grid = [(rows * chunks).div_ceil(64), 1, 1];
-        let weigh = self.dispatch("values", weigh_text, &params, &bindings, grid)?;
+        let weigh = single::dispatch(&self.gpu, "values", weigh_text, &params, &bindings, grid)?;
         Ok([score, softmax, weigh])
     }
 
     /// Checks the baseline: V is all ones and weights sum to one, so every result must be one.
     fn expect_ones(&self, out: &wgpu::Buffer) -> Result<(), BackendError> {
-        let staging = self.gpu.device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some("bench result"),
-            size: out.size(),
-            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
-        let mut encoder = self
-            .gpu
-            .device
-            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        encoder.copy_buffer_to_buffer(out, 0, &staging, 0, out.size());
-        self.gpu.queue.submit([encoder.finish()]);
-        staging.map_async(wgpu::MapMode::Read, .., |_| {});
-        self.gpu.wait()?;
-        let view = staging
-            .get_mapped_range(..)
-            .map_err(|error| BackendError::Lost(error.to_string()))?;
-        let values: Vec<f32> = bytemuck::pod_collect_to_vec(&view);
+        let values = single::read(&self.gpu, out)?;
         match values.iter().find(|value| (**value - 1.0).abs() > 1e-3) {
             Some(value) => Err(BackendError::Validation(format!(
                 "the attention baseline gave {value}, not 1"
@@ -420,112 +416,12 @@ impl Yardstick {
         Ok(region)
     }
 
-    /// Compiles a kernel like all kernels of this backend, with these bindings after its params.
-    fn dispatch(
-        &self,
-        name: &str,
-        text: &str,
-        params: &[u32],
-        bindings: &[wgpu::BindingResource<'_>],
-        grid: [u32; 3],
-    ) -> Result<Dispatch, BackendError> {
-        let device = &self.gpu.device;
-        let kernel = || format!("bench {name}");
-        let fail = |error: wgpu::Error| BackendError::Kernel {
-            kernel: kernel(),
-            message: error.to_string(),
-        };
-        let module = self
-            .gpu
-            .catch(|| module_of(&self.gpu, name, text))
-            .map_err(fail)?;
-        let module = module.map_err(|message| BackendError::Kernel {
-            kernel: kernel(),
-            message,
-        })?;
-        // wgpu sees no bindings in SPIR-V.
-        let layout = text
-            .contains(MATRICES_DIRECTIVE)
-            .then(|| self.explicit_layout());
-        let descriptor = wgpu::ComputePipelineDescriptor {
-            label: Some(name),
-            layout: layout.as_ref(),
-            module: &module,
-            entry_point: Some("main"),
-            compilation_options: wgpu::PipelineCompilationOptions::default(),
-            cache: None,
-        };
-        let pipeline = self
-            .gpu
-            .catch(|| device.create_compute_pipeline(&descriptor))
-            .map_err(fail)?;
-        let uniform = device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some(name),
-            size: 32,
-            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
-        self.gpu
-            .queue
-            .write_buffer(&uniform, 0, bytemuck::cast_slice(params));
-        let all = std::iter::once(uniform.as_entire_binding()).chain(bindings.iter().cloned());
-        let entries: Vec<_> = (0..)
-            .zip(all)
-            .map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource })
-            .collect();
-        let layout = pipeline.get_bind_group_layout(0);
-        let descriptor = wgpu::BindGroupDescriptor {
-            label: Some(name),
-            layout: &layout,
-            entries: &entries,
-        };
-        Ok(Dispatch {
-            bindings: device.create_bind_group(&descriptor),
-            pipeline,
-            grid,
-        })
-    }
-
-    /// Params, a buffer that is read, and one that is written.
-    fn explicit_layout(&self) -> wgpu::PipelineLayout {
-        let entry = |binding, ty| wgpu::BindGroupLayoutEntry {
-            binding,
-            visibility: wgpu::ShaderStages::COMPUTE,
-            ty: wgpu::BindingType::Buffer {
-                ty,
-                has_dynamic_offset: false,
-                min_binding_size: None,
-            },
-            count: None,
-        };
-        let storage = |read_only| wgpu::BufferBindingType::Storage { read_only };
-        let entries = [
-            entry(0, wgpu::BufferBindingType::Uniform),
-            entry(1, storage(true)),
-            entry(2, storage(false)),
-        ];
-        let descriptor = wgpu::BindGroupLayoutDescriptor {
-            label: None,
-            entries: &entries,
-        };
-        let group = self.gpu.device.create_bind_group_layout(&descriptor);
-        self.gpu
-            .device
-            .create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-                label: None,
-                bind_group_layouts: &[Some(&group)],
-                immediate_size: 0,
-            })
-    }
-
     /// Seconds for one submission of these dispatches.
     fn seconds(&self, dispatches: &[&Dispatch]) -> Result<f64, BackendError> {
         self.best_seconds(|encoder| {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
             for dispatch in dispatches {
-                pass.set_pipeline(&dispatch.pipeline);
-                pass.set_bind_group(0, &dispatch.bindings, &[]);
-                pass.dispatch_workgroups(dispatch.grid[0], dispatch.grid[1], dispatch.grid[2]);
+                dispatch.record(&mut pass);
             }
         })
     }

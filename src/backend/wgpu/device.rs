@@ -4,6 +4,7 @@
 //! uncaptured error or a loss is stored in [`DeviceErrors`] and returned by the next call.
 
 use super::super::{BackendError, DeviceKind};
+use super::facts::Facts;
 use super::hardware;
 use super::matrices::{self, Matrices};
 use super::texels;
@@ -167,6 +168,9 @@ pub struct Tuning {
     pub tile_rows: u32,
     /// Workgroups of attention that each core should get: long contexts are split among them.
     pub attention_workgroups: u32,
+    /// 1: many rows are multiplied by cooperative matrices, where the device has them; 0: never. A driver may emulate
+    /// them, or run them with subgroups that they do not suit.
+    pub matrices: u32,
 }
 
 impl Tuning {
@@ -182,6 +186,7 @@ impl Tuning {
         product_outputs: 4,
         tile_rows: 64,
         attention_workgroups: 4,
+        matrices: 1,
     };
 }
 
@@ -200,7 +205,7 @@ pub(crate) struct Profile {
     pub(crate) texels: bool,
     /// Minimum lanes of a subgroup; 0 below [`Tier::T1`].
     pub(crate) subgroup_size_min: u32,
-    /// Cooperative matrices; `None` below [`Tier::T2`].
+    /// Cooperative matrices; `None` below [`Tier::T2`]. Kernels ask [`Profile::matrices`].
     pub(crate) matrices: Option<Matrices>,
     /// Number of cores that run workgroups independently.
     pub(crate) cores: u32,
@@ -211,6 +216,15 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
+    /// The cooperative matrices that kernels use.
+    pub(crate) fn matrices(&self) -> Option<Matrices> {
+        if self.tuning.matrices == 0 {
+            None
+        } else {
+            self.matrices
+        }
+    }
+
     /// Number of workgroups that a product should have, if its rows and columns allow.
     pub(crate) fn product_workgroups(&self) -> u32 {
         self.tuning.product_workgroups * self.cores
@@ -290,23 +304,28 @@ pub(crate) struct Gpu {
     pub(crate) read_timeout: Duration,
     pub(crate) refused_define: Option<&'static str>,
     pub(crate) planted: Option<(&'static str, &'static str)>,
+    /// Whether the lanes of kernels with matrices were set, and need not be those that the driver chooses.
+    pub(crate) expects_matrix_lanes: bool,
 }
 
 impl Gpu {
     /// Opens the adapter selected by `options`, or the best GPU.
     pub(crate) async fn open(options: &WgpuOptions) -> Result<Self, BackendError> {
         let adapters = enumerate().await;
-        let index = choose(&adapters, options.adapter)?;
+        let infos: Vec<_> = adapters.iter().map(wgpu::Adapter::get_info).collect();
+        let index = choose(&infos, options.adapter)?;
         let adapter = &adapters[index];
-        let mut info = adapter.get_info();
+        let facts = Facts::of(adapter);
+        let mut info = facts.info.clone();
+        (info.subgroup_min_size, info.subgroup_max_size) = facts.subgroup_sizes();
         if info.name.is_empty() {
             info.name = "this adapter".into(); // a browser may hide the name
         }
-        let mut profile = profile(adapter, options);
+        let mut profile = profile(&facts, options);
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("folio"),
-            required_features: features(adapter, &profile),
-            required_limits: limits(adapter, &profile),
+            required_features: features(&facts, &profile),
+            required_limits: limits(&facts, &profile),
             experimental_features: experimental(&profile),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             ..Default::default()
@@ -330,13 +349,14 @@ impl Gpu {
             queue,
             profile,
             errors,
-            memory: memory(adapter),
+            memory: memory(adapter, &info),
             checked: options.checked,
             read_timeout: options
                 .read_timeout
                 .unwrap_or(Duration::from_secs(timeout_seconds)),
             refused_define: options.refused_define,
             planted: options.planted,
+            expects_matrix_lanes: options.matrix_lanes.is_some(),
             info,
         })
     }
@@ -473,13 +493,17 @@ fn own_dxc() -> Option<String> {
 /// All adapters, in the order of their indices.
 pub(crate) async fn reports() -> Vec<AdapterReport> {
     let adapters = enumerate().await;
-    let chosen = choose(&adapters, None).ok();
+    let infos: Vec<_> = adapters.iter().map(wgpu::Adapter::get_info).collect();
+    let chosen = choose(&infos, None).ok();
     adapters
         .iter()
         .enumerate()
         .map(|(index, adapter)| {
-            let (info, limits) = (adapter.get_info(), adapter.limits());
-            let profile = profile(adapter, &WgpuOptions::default());
+            let facts = Facts::of(adapter);
+            let profile = profile(&facts, &WgpuOptions::default());
+            let memory = memory(adapter, &facts.info);
+            let subgroup_sizes = facts.subgroup_sizes();
+            let Facts { info, limits, .. } = facts;
             AdapterReport {
                 index,
                 api: api_name(info.backend),
@@ -487,12 +511,12 @@ pub(crate) async fn reports() -> Vec<AdapterReport> {
                 kind: profile_kind(&info),
                 class: profile.class,
                 tier: profile.tier,
-                subgroup_sizes: (info.subgroup_min_size, info.subgroup_max_size),
+                subgroup_sizes,
                 binding_bytes_max: limits.max_storage_buffer_binding_size,
                 buffer_bytes_max: limits.max_buffer_size,
                 workgroup_bytes_max: limits.max_compute_workgroup_storage_size,
-                memory_bytes: memory(adapter).map(|(bytes, _)| bytes),
-                memory_source: memory(adapter).map(|(_, source)| source),
+                memory_bytes: memory.map(|(bytes, _)| bytes),
+                memory_source: memory.map(|(_, source)| source),
                 shader_compiler: (info.backend == wgpu::Backend::Dx12).then(|| shader_compiler().1),
                 chosen: chosen == Some(index),
                 name: info.name,
@@ -502,11 +526,15 @@ pub(crate) async fn reports() -> Vec<AdapterReport> {
 }
 
 /// Bytes available for weights and KV pool, if an API reports them, and which one does.
-fn memory(adapter: &wgpu::Adapter) -> Option<(u64, &'static str)> {
-    hardware::memory(adapter, profile_kind(&adapter.get_info()).shares_memory())
+fn memory(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo) -> Option<(u64, &'static str)> {
+    hardware::memory(adapter, profile_kind(info).shares_memory())
 }
 
-fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize, BackendError> {
+/// The index of the adapter that is asked for, or of the best GPU.
+pub(crate) fn choose(
+    adapters: &[wgpu::AdapterInfo],
+    requested: Option<usize>,
+) -> Result<usize, BackendError> {
     if let Some(index) = requested {
         return adapters.get(index).map(|_| index).ok_or_else(|| {
             BackendError::Unavailable(format!(
@@ -515,7 +543,7 @@ fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize,
             ))
         });
     }
-    let rank = |index: &usize| match profile_kind(&adapters[*index].get_info()) {
+    let rank = |index: &usize| match profile_kind(&adapters[*index]) {
         DeviceKind::Discrete => 0,
         DeviceKind::Integrated => 1,
         DeviceKind::Virtual => 2,
@@ -536,11 +564,11 @@ fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize,
     })
 }
 
-fn listed(adapters: &[wgpu::Adapter]) -> String {
+fn listed(adapters: &[wgpu::AdapterInfo]) -> String {
     let names = adapters
         .iter()
         .enumerate()
-        .map(|(index, adapter)| format!("{index}: {}", adapter.get_info().name));
+        .map(|(index, adapter)| format!("{index}: {}", adapter.name));
     names.collect::<Vec<_>>().join(", ")
 }
 
@@ -571,19 +599,20 @@ pub(crate) fn profile_kind(info: &wgpu::AdapterInfo) -> DeviceKind {
     }
 }
 
-fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
-    let info = adapter.get_info();
-    let class = options.class.unwrap_or(Class::of(profile_kind(&info)));
-    let (tier, matrices) = tier(adapter, options, class);
-    let texels = class == Class::Software && tier >= Tier::T1 && texels::available(&info);
-    let bytes_max = bytes_max(adapter, texels);
-    let flags = adapter.get_downlevel_capabilities().flags;
+/// The profile of an adapter with these facts.
+pub(crate) fn profile(facts: &Facts, options: &WgpuOptions) -> Profile {
+    let class = options
+        .class
+        .unwrap_or(Class::of(profile_kind(&facts.info)));
+    let (tier, matrices) = tier(facts, options, class);
+    let texels = class == Class::Software && tier >= Tier::T1 && facts.texels;
+    let bytes_max = bytes_max(facts, texels);
     let at_most = |bytes: Option<u64>| bytes.map_or(bytes_max, |bytes| bytes.min(bytes_max));
     let int8_activations = match options.int8_activations {
         // Kernels of software adapters have no such variant.
         _ if class == Class::Software => false,
         Int8Activations::Off => false,
-        Int8Activations::Native => hardware::multiplies_bytes(adapter),
+        Int8Activations::Native => facts.dots,
         Int8Activations::Always => true,
     };
     Profile {
@@ -591,16 +620,16 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
         class,
         binding_bytes_max: at_most(options.binding_bytes_max),
         buffer_bytes_max: at_most(options.buffer_bytes_max),
-        half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
+        half_conversion: facts.half_conversion,
         texels,
         subgroup_size_min: if tier >= Tier::T1 {
-            info.subgroup_min_size
+            facts.subgroup_sizes().0
         } else {
             0
         },
         matrices,
         // Another class is another device.
-        cores: match hardware::cores(adapter) {
+        cores: match facts.cores() {
             Some(cores) if options.class.is_none() => cores,
             _ => class.usual_cores(),
         },
@@ -610,14 +639,13 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
 }
 
 /// The best tier that is asked for and that the adapter has, and its matrices if they are part of it.
-fn tier(adapter: &wgpu::Adapter, options: &WgpuOptions, class: Class) -> (Tier, Option<Matrices>) {
-    let info = adapter.get_info();
-    let has_sizes = info.subgroup_min_size >= 4 && info.subgroup_max_size <= 128;
-    let has_feature = adapter.features().contains(wgpu::Features::SUBGROUP);
-    let has_subgroups = (options.subgroups || has_feature) && has_sizes;
+fn tier(facts: &Facts, options: &WgpuOptions, class: Class) -> (Tier, Option<Matrices>) {
+    let (min, max) = facts.subgroup_sizes();
+    let has_feature = facts.features.contains(wgpu::Features::SUBGROUP);
+    let has_subgroups = (options.subgroups || has_feature) && min >= 4 && max <= 128;
     // Software adapters compute a matrix element by element, and their own kernels do that better.
     let matrices = if has_subgroups && class != Class::Software {
-        Matrices::of(adapter)
+        Matrices::of(facts)
     } else {
         None
     };
@@ -639,11 +667,11 @@ fn tier(adapter: &wgpu::Adapter, options: &WgpuOptions, class: Class) -> (Tier, 
 }
 
 /// Bytes of the largest binding, which is also a buffer.
-fn bytes_max(adapter: &wgpu::Adapter, texels: bool) -> u64 {
-    let limits = adapter.limits();
-    let binding = limits
+fn bytes_max(facts: &Facts, texels: bool) -> u64 {
+    let binding = facts
+        .limits
         .max_storage_buffer_binding_size
-        .min(limits.max_buffer_size);
+        .min(facts.limits.max_buffer_size);
     if texels {
         binding.min(texels::BYTES_MAX)
     } else {
@@ -651,16 +679,16 @@ fn bytes_max(adapter: &wgpu::Adapter, texels: bool) -> u64 {
     }
 }
 
-fn features(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Features {
+fn features(facts: &Facts, profile: &Profile) -> wgpu::Features {
     let subgroup = if profile.tier >= Tier::T1 {
         wgpu::Features::SUBGROUP
     } else {
         wgpu::Features::empty()
     };
     let optional =
-        adapter.features() & (wgpu::Features::PIPELINE_CACHE | wgpu::Features::TIMESTAMP_QUERY);
+        facts.features & (wgpu::Features::PIPELINE_CACHE | wgpu::Features::TIMESTAMP_QUERY);
     let matrices = if profile.matrices.is_some() {
-        matrices::features(adapter.get_info().backend)
+        matrices::features(facts.info.backend)
     } else {
         wgpu::Features::empty()
     };
@@ -681,8 +709,8 @@ fn experimental(profile: &Profile) -> wgpu::ExperimentalFeatures {
 }
 
 /// WebGPU's default limits, except for sizes, which are the adapter's maximum.
-fn limits(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Limits {
-    let has = adapter.limits();
+fn limits(facts: &Facts, profile: &Profile) -> wgpu::Limits {
+    let has = &facts.limits;
     let images = wgpu::Limits::default().max_storage_textures_per_shader_stage;
     let workgroup_bytes = wgpu::Limits::default().max_compute_workgroup_storage_size;
     wgpu::Limits {
@@ -697,6 +725,6 @@ fn limits(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Limits {
         },
         max_buffer_size: has.max_buffer_size,
         max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
-        ..wgpu::Limits::default().or_worse_values_from(&has)
+        ..wgpu::Limits::default().or_worse_values_from(has)
     }
 }

@@ -1,5 +1,10 @@
 //! Facts about the hardware that wgpu's API does not report, from the layers below it.
 
+/// PCI's number for AMD, as Vulkan and DX12 report it.
+pub(crate) const AMD: u32 = 0x1002;
+/// PCI's number for Intel.
+pub(crate) const INTEL: u32 = 0x8086;
+
 /// Bytes available for weights and KV pool, and where the number comes from: Vulkan's memory budget (or heap size) of
 /// the largest device-local heap, or half of it if that heap is the machine's memory (`is_shared`); the budget of DXGI;
 /// Metal's recommended working set. `None` in a browser, where the engine tries.
@@ -50,15 +55,121 @@ fn budget_bytes(_adapter: &wgpu::Adapter) -> Option<u64> {
     None
 }
 
-/// Number of cores (AMD's compute units, NVIDIA's streaming multiprocessors), if the driver reports it.
+/// Number of cores (AMD's compute units, NVIDIA's streaming multiprocessors, Apple's GPU cores), if the driver or the
+/// system reports it.
 pub(crate) fn cores(adapter: &wgpu::Adapter) -> Option<u32> {
-    vulkan::cores(adapter)
+    vulkan::cores(adapter).or_else(|| metal::cores(adapter))
 }
 
-/// Whether the GPU multiplies and adds four signed bytes in one instruction. Only Vulkan's drivers tell; Metal has no
-/// such instruction.
-pub(crate) fn multiplies_bytes(adapter: &wgpu::Adapter) -> bool {
-    vulkan::multiplies_bytes(adapter) == Some(true)
+/// Whether this is a GPU of Apple's since the A14 and M1.
+pub(crate) fn is_apple(adapter: &wgpu::Adapter) -> bool {
+    metal::is_apple(adapter)
+}
+
+/// Whether the GPU multiplies and adds four signed bytes in one instruction, and four of each sign. Only Vulkan's
+/// drivers tell; Metal has no such instruction.
+pub(crate) fn dots_of_bytes(adapter: &wgpu::Adapter) -> (bool, bool) {
+    vulkan::dots_of_bytes(adapter).unwrap_or_default()
+}
+
+/// Device numbers of Intel's GPUs and how many Xe cores they have (of those before Xe: a sixteenth of their execution
+/// units), as in the PCI ids of Mesa (`include/pci_ids/iris_pci_ids.h`) and Intel's specifications. No driver of
+/// Intel's tells. A number ends a series of the same count, so that a range stands for a product.
+const INTEL_CORES: &[(std::ops::RangeInclusive<u32>, u32)] = &[
+    // Battlemage: B580 and B60, B570, B50.
+    (0xe20b..=0xe20b, 20),
+    (0xe211..=0xe211, 20),
+    (0xe20c..=0xe20c, 18),
+    (0xe212..=0xe212, 16),
+    // Alchemist: A770, A750, A580; A770M, A730M, A550M; A380, A310; A370M, A350M.
+    (0x56a0..=0x56a0, 32),
+    (0x56a1..=0x56a1, 28),
+    (0x56a2..=0x56a2, 24),
+    (0x5690..=0x5690, 32),
+    (0x5691..=0x5691, 24),
+    (0x5692..=0x5692, 16),
+    (0x56a5..=0x56a5, 8),
+    (0x56a6..=0x56a6, 6),
+    (0x5693..=0x5693, 8),
+    (0x5694..=0x5694, 6),
+    // Lunar Lake, Arrow Lake H, Meteor Lake.
+    (0x64a0..=0x64a0, 8),
+    (0x7d51..=0x7d51, 8),
+    (0x7d55..=0x7d55, 8),
+    (0x7d45..=0x7d45, 4),
+    // Tiger Lake and Alder Lake with 96 execution units; Alder Lake and Raptor Lake desktops with 32.
+    (0x9a49..=0x9a49, 6),
+    (0x46a6..=0x46a8, 6),
+    (0x4680..=0x4693, 2),
+    (0xa780..=0xa783, 2),
+];
+
+/// Number of cores of a GPU whose driver does not report it.
+pub(crate) fn known_cores(vendor: u32, device: u32) -> Option<u32> {
+    let of_device =
+        |(devices, _): &&(std::ops::RangeInclusive<u32>, u32)| devices.contains(&device);
+    match vendor {
+        INTEL => INTEL_CORES.iter().find(of_device).map(|(_, cores)| *cores),
+        _ => None,
+    }
+}
+
+#[cfg(target_vendor = "apple")]
+#[allow(unsafe_code, reason = "wgpu's Metal layer and IOKit give raw handles")]
+mod metal {
+    use objc2_core_foundation::{CFNumber, CFRetained, CFString};
+    use objc2_io_kit::{
+        IOObjectRelease, IORegistryEntryIDMatching, IORegistryEntrySearchCFProperty,
+        IOServiceGetMatchingService, kIOMainPortDefault, kIORegistryIterateParents,
+        kIORegistryIterateRecursively,
+    };
+    use objc2_metal::{MTLDevice as _, MTLGPUFamily};
+
+    pub(super) fn is_apple(adapter: &wgpu::Adapter) -> bool {
+        // SAFETY: the guard is only read.
+        unsafe { adapter.as_hal::<wgpu::hal::api::Metal>() }
+            .is_some_and(|hal| hal.raw_device().supportsFamily(MTLGPUFamily::Apple7))
+    }
+
+    /// The property `gpu-core-count` of the device's entry in the registry of devices.
+    pub(super) fn cores(adapter: &wgpu::Adapter) -> Option<u32> {
+        // SAFETY: the guard is only read.
+        let id = unsafe { adapter.as_hal::<wgpu::hal::api::Metal>() }?
+            .raw_device()
+            .registryID();
+        let mut plane = [0; 128];
+        for (to, from) in plane.iter_mut().zip(c"IOService".to_bytes_with_nul()) {
+            *to = *from as std::ffi::c_char;
+        }
+        let key = CFString::from_static_str("gpu-core-count");
+        // SAFETY: a dictionary made for an id matches entries by it, and nothing else is done with it. The entry is
+        // released after its only use.
+        let number = unsafe {
+            let matching = IORegistryEntryIDMatching(id)?;
+            let matching = CFRetained::cast_unchecked(matching);
+            let entry = IOServiceGetMatchingService(kIOMainPortDefault, Some(matching));
+            if entry == 0 {
+                return None;
+            }
+            let options = kIORegistryIterateRecursively | kIORegistryIterateParents;
+            let found = IORegistryEntrySearchCFProperty(entry, plane, Some(&key), None, options);
+            IOObjectRelease(entry);
+            found?
+        };
+        let cores = number.downcast::<CFNumber>().ok()?.as_i32()?;
+        u32::try_from(cores).ok().filter(|cores| *cores > 0)
+    }
+}
+
+#[cfg(not(target_vendor = "apple"))]
+mod metal {
+    pub(super) fn is_apple(_adapter: &wgpu::Adapter) -> bool {
+        false
+    }
+
+    pub(super) fn cores(_adapter: &wgpu::Adapter) -> Option<u32> {
+        None
+    }
 }
 
 #[cfg(any(target_os = "linux", target_os = "android", windows))]
@@ -144,7 +255,7 @@ mod vulkan {
         })
     }
 
-    pub(super) fn multiplies_bytes(adapter: &wgpu::Adapter) -> Option<bool> {
+    pub(super) fn dots_of_bytes(adapter: &wgpu::Adapter) -> Option<(bool, bool)> {
         with(adapter, |instance, physical, has| {
             let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
             let mut properties = vk::PhysicalDeviceProperties2::default();
@@ -157,7 +268,11 @@ mod vulkan {
             properties = vk::PhysicalDeviceProperties2::default().push_next(&mut dots);
             // SAFETY: as above; the device has the extension of the chained struct.
             unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
-            Some(dots.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE)
+            let mixed = dots.integer_dot_product4x8_bit_packed_mixed_signedness_accelerated;
+            Some((
+                dots.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE,
+                mixed == vk::TRUE,
+            ))
         })
     }
 }
@@ -172,7 +287,7 @@ mod vulkan {
         None
     }
 
-    pub(super) fn multiplies_bytes(_adapter: &wgpu::Adapter) -> Option<bool> {
+    pub(super) fn dots_of_bytes(_adapter: &wgpu::Adapter) -> Option<(bool, bool)> {
         None
     }
 }

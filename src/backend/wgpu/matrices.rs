@@ -3,6 +3,9 @@
 //! Products of many rows use them where Vulkan or Metal has them for halves with sums of f32
 //! (`shaders/common/tile_matrices.wgsl`).
 
+use super::facts::Facts;
+use super::hardware;
+
 /// What [`Matrices`] need of an adapter.
 pub(crate) fn features(api: wgpu::Backend) -> wgpu::Features {
     let usual = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16;
@@ -36,7 +39,9 @@ pub(crate) struct Grid {
 /// The cooperative matrices of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Matrices {
-    /// Rows and columns: 8 or 16.
+    /// Rows of the first factor and of the sums (Vulkan's M): 8 or 16.
+    pub(crate) height: u32,
+    /// All their other rows and columns (Vulkan's N and K): 8 or 16.
     pub(crate) size: u32,
     /// Lanes that a subgroup of their kernels is expected to have. If it has another number, they take more passes.
     pub(crate) lanes: u32,
@@ -47,6 +52,7 @@ pub(crate) struct Matrices {
 impl Matrices {
     /// Those of most GPUs.
     pub(crate) const USUAL: Self = Self {
+        height: 16,
         size: 16,
         lanes: 32,
         scalar_tiles: false,
@@ -54,15 +60,24 @@ impl Matrices {
 
     /// Those of Mesa's software adapter, on which tests run.
     pub(crate) const EIGHT: Self = Self {
+        height: 8,
         size: 8,
         lanes: 8,
         scalar_tiles: false,
     };
     /// Those of Apple's GPUs.
     pub(crate) const APPLE: Self = Self {
+        height: 8,
         size: 8,
         lanes: 32,
         scalar_tiles: true,
+    };
+    /// Those of Intel's GPUs since Xe2.
+    pub(crate) const INTEL: Self = Self {
+        height: 8,
+        size: 16,
+        lanes: 16,
+        scalar_tiles: false,
     };
     /// All that are tested: NVIDIA's, AMD's, Intel's, a software adapter's, and Apple's.
     pub(crate) const TESTED: [Self; 5] = [
@@ -71,13 +86,18 @@ impl Matrices {
             lanes: 64,
             ..Self::USUAL
         },
-        Self {
-            lanes: 16,
-            ..Self::USUAL
-        },
+        Self::INTEL,
         Self::EIGHT,
         Self::APPLE,
     ];
+
+    /// A shader of its own, with these instead of matrices of 16 rows and columns.
+    pub(crate) fn named_in(self, text: &str) -> String {
+        let Self { height, size, .. } = self;
+        text.replace("16x16<f16, A>", &format!("{height}x{height}<f16, A>"))
+            .replace("16x16<f16, B>", &format!("{size}x{size}<f16, B>"))
+            .replace("16x16<f32, C>", &format!("{height}x{height}<f32, C>"))
+    }
 
     /// Subgroups of a workgroup of their kernels.
     pub(crate) fn subgroups(self) -> u32 {
@@ -96,55 +116,69 @@ impl Matrices {
         Grid {
             down,
             across,
-            matrices_down: rows / down / self.size,
+            matrices_down: rows / down / self.height,
             matrices_across: columns / across / self.size,
         }
     }
 
     /// Those of an adapter, if its kernels may use them.
-    pub(crate) fn of(adapter: &wgpu::Adapter) -> Option<Self> {
-        let (info, limits) = (adapter.get_info(), adapter.limits());
-        let has_translation = match info.backend {
-            wgpu::Backend::Vulkan => cfg!(any(target_os = "linux", target_os = "android", windows)),
-            api => api == wgpu::Backend::Metal,
-        };
-        let is_usable = has_translation
-            && adapter.features().contains(features(info.backend))
-            && limits.max_compute_workgroup_storage_size >= WORKGROUP_BYTES;
+    pub(crate) fn of(facts: &Facts) -> Option<Self> {
+        let api = facts.info.backend;
+        let is_usable = facts.features.contains(features(api))
+            && facts.limits.max_compute_workgroup_storage_size >= WORKGROUP_BYTES
+            && facts.has_translation
+            && has_units(facts);
         if !is_usable {
             return None;
         }
-        let size = adapter
-            .cooperative_matrix_properties()
-            .into_iter()
-            .filter(|found| {
-                let types = (found.ab_type, found.cr_type);
-                types
-                    == (
-                        wgpu::CooperativeScalarType::F16,
-                        wgpu::CooperativeScalarType::F32,
-                    )
-            })
-            .filter_map(square)
-            .max()?;
+        let sums_of_halves = facts.matrices.iter().filter(|found| {
+            found.ab_type == wgpu::CooperativeScalarType::F16
+                && found.cr_type == wgpu::CooperativeScalarType::F32
+        });
+        let (size, height) = sums_of_halves.filter_map(shape).max()?;
         Some(Self {
+            height,
             size,
-            lanes: expected_lanes(&info),
-            scalar_tiles: info.backend == wgpu::Backend::Metal,
+            lanes: expected_lanes(facts),
+            scalar_tiles: api == wgpu::Backend::Metal,
         })
     }
 }
 
-fn square(found: wgpu::CooperativeMatrixProperties) -> Option<u32> {
-    let sizes = [found.m_size, found.n_size, found.k_size];
-    [16, 8].into_iter().find(|size| sizes == [*size; 3])
+/// The size and height of matrices that the kernels can use.
+fn shape(found: &wgpu::CooperativeMatrixProperties) -> Option<(u32, u32)> {
+    match (found.m_size, found.n_size, found.k_size) {
+        (16, 16, 16) => Some((16, 16)),
+        (8, 16, 16) => Some((16, 8)),
+        (8, 8, 8) => Some((8, 8)),
+        _ => None,
+    }
+}
+
+/// Whether a GPU that offers matrices has units for them which are faster than its other ones.
+fn has_units(facts: &Facts) -> bool {
+    match facts.info.vendor {
+        // AMD's own driver emulates matrices on RDNA 1 and 2, which is slow (llama.cpp #11074). Since RDNA 3, a GPU
+        // has dot products of bytes of which one is signed.
+        hardware::AMD => facts.dots_of_mixed_signs,
+        // Before Xe2, subgroups have from 8 lanes on. On discrete GPUs of that time (Alchemist), products by matrices
+        // are slower than others (llama.cpp #24404); on integrated ones of the same time they are not.
+        hardware::INTEL => {
+            facts.subgroup_sizes().0 >= 16
+                || facts.info.device_type == wgpu::DeviceType::IntegratedGpu
+        }
+        // Of Metal's GPUs only Apple's own have units since the A14 and M1; wgpu also offers them for others.
+        _ => facts.info.backend != wgpu::Backend::Metal || facts.is_apple,
+    }
 }
 
 /// AMD's drivers choose between 32 and 64 lanes, and mostly choose 64; Intel's between 8 and 32.
-fn expected_lanes(info: &wgpu::AdapterInfo) -> u32 {
-    const AMD: u32 = 0x1002;
-    let usual = if info.vendor == AMD { 64 } else { 32 };
-    usual
-        .clamp(info.subgroup_min_size, info.subgroup_max_size)
-        .clamp(8, 128)
+fn expected_lanes(facts: &Facts) -> u32 {
+    let usual = match facts.info.vendor {
+        hardware::AMD => 64,
+        hardware::INTEL => 16,
+        _ => 32,
+    };
+    let (min, max) = facts.subgroup_sizes();
+    usual.clamp(min, max).clamp(8, 128)
 }

@@ -1,9 +1,12 @@
-//! Cooperative matrices are used only after they have computed a product and attention whose results are known.
+//! Cooperative matrices are used only after they have computed a product and attention whose results are known, and as
+//! many of them at once as the driver runs subgroups.
 
 use super::super::{Backend as _, BackendError, Capacity, Inspect as _, KvHalf};
 use super::WgpuBackend;
 use super::device::Tier;
 use super::encode::Recordings;
+use super::matrices::{self, Matrices};
+use super::single;
 use crate::plan::inputs::{BatchInputs, GroupInputs, SequenceRows};
 use crate::plan::{
     AttendPaged, BufferId, KvFormat, KvGroup, KvLayer, MatMul, Plan, Rows, Step, Storage,
@@ -29,10 +32,16 @@ impl WgpuBackend {
     /// Computes a product and attention of small integers, so that their results are known and no rounding can change
     /// them. If the device computes one wrongly, its matrices are not used.
     pub(super) async fn check_matrices(&mut self) -> Result<(), BackendError> {
-        if self.gpu.profile.matrices.is_none() {
+        let Some(matrices) = self.gpu.profile.matrices else {
             return Ok(());
-        }
-        let are_right = self.matrices_are_right().await;
+        };
+        let are_right = match self.matrix_lanes(matrices) {
+            Ok(lanes) => {
+                self.gpu.profile.matrices = Some(Matrices { lanes, ..matrices });
+                self.matrices_are_right().await
+            }
+            Err(error) => Err(error),
+        };
         self.loaded = None;
         let cache = self.recordings.pipelines.cache.take();
         self.recordings = Recordings::default();
@@ -48,6 +57,34 @@ impl WgpuBackend {
         }
         self.restrict(Tier::T1);
         Ok(())
+    }
+
+    /// The lanes of a subgroup of kernels with matrices, as the driver runs them: it chooses for each kernel, and wgpu
+    /// cannot ask for a number.
+    fn matrix_lanes(&self, matrices: Matrices) -> Result<u32, BackendError> {
+        if self.gpu.expects_matrix_lanes {
+            return Ok(matrices.lanes);
+        }
+        let buffer = |words: u64| {
+            self.gpu.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("probe"),
+                size: 4 * words,
+                usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC,
+                mapped_at_creation: false,
+            })
+        };
+        // Two matrices of halves; the number, and sums of as many subgroups as a workgroup can have.
+        let source = buffer(256);
+        let results = buffer(256 * (1 + u64::from(matrices::WORKGROUP / 4)));
+        let text = matrices.named_in(include_str!("../../../shaders/probe_matrices.wgsl"));
+        let bindings = [&source, &results].map(|buffer| buffer.as_entire_binding());
+        let probe = single::dispatch(&self.gpu, "probe matrices", &text, &[0], &bindings, [1; 3])?;
+        let descriptor = wgpu::CommandEncoderDescriptor::default();
+        let mut encoder = self.gpu.device.create_command_encoder(&descriptor);
+        probe.record(&mut encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()));
+        self.gpu.queue.submit([encoder.finish()]);
+        let subgroups = single::read(&self.gpu, &results)?[0] as u32;
+        Ok((matrices::WORKGROUP / subgroups.max(1)).clamp(8, 128))
     }
 
     async fn matrices_are_right(&mut self) -> Result<bool, BackendError> {

@@ -15,6 +15,7 @@ pub mod bench;
 mod copies;
 pub(crate) mod device;
 pub(crate) mod encode;
+mod facts;
 mod hardware;
 mod inspect;
 mod matrices;
@@ -25,6 +26,7 @@ pub(crate) mod pipelines;
 pub(crate) mod preprocess;
 pub(crate) mod readback;
 mod side;
+mod single;
 #[cfg(any(target_os = "linux", target_os = "android", windows))]
 pub(crate) mod spirv;
 #[cfg(test)]
@@ -542,9 +544,12 @@ fn tuned(tuning: Tuning) -> String {
     let changed = numbers
         .into_iter()
         .filter(|(_, number, usual)| number != usual);
-    let changed: Vec<String> = changed
+    let mut changed: Vec<String> = changed
         .map(|(what, number, _)| format!("{number} {what}"))
         .collect();
+    if tuning.matrices == 0 {
+        changed.push("no matrices".to_owned());
+    }
     if changed.is_empty() {
         String::new()
     } else {

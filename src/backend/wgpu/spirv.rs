@@ -3,7 +3,7 @@
 //! Such a module must declare the Vulkan memory model. naga does, but leaves every access private and every barrier
 //! without availability and visibility, so that one invocation need not see what another wrote before a barrier
 //! ([wgpu #8805](https://github.com/gfx-rs/wgpu/issues/8805)). [`share_memory`] adds both to naga's module. It can go
-//! when naga writes them itself.
+//! when naga writes them itself. WGSL can only name square matrices; [`fit_columns`] makes those of others fit.
 //!
 //! Numbers are those of the SPIR-V specification, version 1.6, and of `SPV_KHR_cooperative_matrix`.
 
@@ -16,6 +16,7 @@ const HEADER_WORDS: usize = 5;
 const BOUND: usize = 3;
 
 const OP_TYPE_POINTER: u32 = 32;
+const OP_TYPE_COOPERATIVE_MATRIX: u32 = 4456;
 const OP_CONSTANT: u32 = 43;
 const OP_FUNCTION: u32 = 54;
 const OP_FUNCTION_PARAMETER: u32 = 55;
@@ -32,6 +33,11 @@ const OP_COOPERATIVE_MATRIX_STORE: u32 = 4458;
 /// Storage classes that invocations share.
 const WORKGROUP: u32 = 4;
 const STORAGE_BUFFER: u32 = 12;
+
+/// How a matrix is used: as the first factor, as the second, as the sums.
+const MATRIX_A: u32 = 0;
+const MATRIX_B: u32 = 1;
+const MATRIX_SUM: u32 = 2;
 
 /// Memory operand: other invocations access the same memory.
 const NON_PRIVATE_POINTER: u32 = 0x20;
@@ -64,9 +70,45 @@ pub(crate) fn translate(text: &str) -> Result<Vec<u32>, String> {
         emit_int_div_checks: false,
         ..Default::default()
     };
-    let words =
+    let mut words =
         spv::write_vec(&module, &info, &options, None).map_err(|error| error.to_string())?;
+    fit_columns(&mut words)?;
     share_memory(&words)
+}
+
+/// Gives the first factor as many columns as the second has rows, and the sums as many as it has columns. Of square
+/// matrices of one size, they have them already.
+pub(crate) fn fit_columns(words: &mut [u32]) -> Result<(), String> {
+    // Result, component, scope, rows, columns, use.
+    let mut types = Vec::new();
+    let mut constants: HashMap<u32, u32> = HashMap::new();
+    let mut at = HEADER_WORDS;
+    for (opcode, words) in instructions(words.get(at..).ok_or("the module has no header")?)? {
+        match (opcode, words) {
+            (OP_CONSTANT, [_, _, id, value]) => _ = constants.insert(*id, *value),
+            (OP_TYPE_COOPERATIVE_MATRIX, [_, _, _, _, rows, columns, used]) => {
+                types.push((at, *used, *rows, *columns));
+            }
+            _ => {}
+        }
+        at += words.len();
+    }
+    let use_of = |used: &u32| constants.get(used).copied();
+    let Some((_, _, rows, columns)) = types
+        .iter()
+        .copied()
+        .find(|(_, used, ..)| use_of(used) == Some(MATRIX_B))
+    else {
+        return Ok(());
+    };
+    for (at, used, ..) in types {
+        match use_of(&used) {
+            Some(MATRIX_A) => words[at + 5] = rows,
+            Some(MATRIX_SUM) => words[at + 5] = columns,
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// What kernels with cooperative matrices use beyond WebGPU's defaults.

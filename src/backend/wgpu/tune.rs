@@ -9,7 +9,7 @@
 //! Deterministic plans and software adapters use [`Tuning::USUAL`]; so does a device without a folder for the choice.
 
 use super::super::{BackendError, warm_up};
-use super::device::{self, Gpu, Tuning};
+use super::device::{self, Gpu, Profile, Tuning};
 use super::{AdapterReport, LoadedPlan, WgpuBackend, pipeline_cache};
 use crate::backend::Backend as _;
 use crate::plan::Plan;
@@ -26,29 +26,41 @@ struct Parameter {
     /// The first is the usual one, and preferred.
     candidates: &'static [u32],
     batches: fn(&LoadedPlan) -> Vec<BatchInputs>,
+    /// Whether the device has a choice.
+    applies: fn(&Profile) -> bool,
 }
 
 /// In the order in which they are measured.
-const PARAMETERS: [Parameter; 4] = [
+const PARAMETERS: [Parameter; 5] = [
     Parameter {
         of: |tuning| &mut tuning.product_workgroups,
         candidates: &[4, 2, 8],
         batches: decoding,
+        applies: always,
     },
     Parameter {
         of: |tuning| &mut tuning.product_outputs,
         candidates: &[4, 2],
         batches: decoding,
+        applies: always,
     },
     Parameter {
         of: |tuning| &mut tuning.attention_workgroups,
         candidates: &[4, 2, 8],
         batches: long_context,
+        applies: always,
+    },
+    Parameter {
+        of: |tuning| &mut tuning.matrices,
+        candidates: &[1, 0],
+        batches: prompt,
+        applies: |profile| profile.matrices.is_some(),
     },
     Parameter {
         of: |tuning| &mut tuning.tile_rows,
         candidates: &[64, 32],
         batches: prompt,
+        applies: always,
     },
 ];
 /// Maximum time for all measurements of a start.
@@ -60,10 +72,14 @@ const RUNS: usize = 3;
 /// Another candidate is chosen only if it takes less than this share of the time: less is noise.
 const GAIN: f64 = 0.97;
 /// Changes when the kernels change so much that old choices should not be used.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Maximum models in a file; and its bytes.
 const ENTRIES_MAX: usize = 256;
 const FILE_BYTES_MAX: u64 = 64 << 10;
+
+fn always(_profile: &Profile) -> bool {
+    true
+}
 
 fn decoding(loaded: &LoadedPlan) -> Vec<BatchInputs> {
     [1, 8]
@@ -198,7 +214,11 @@ impl WgpuBackend {
         let first = read(&path).get(&shapes).map_or(0, |choice| choice.measured);
         let mut measured = first;
         for parameter in &PARAMETERS[first..] {
-            let is_whole = self.tune_one(parameter, begin)?;
+            let is_whole = if (parameter.applies)(&self.gpu.profile) {
+                self.tune_one(parameter, begin)?
+            } else {
+                true
+            };
             // One that takes a whole start is not measured again: it would never end.
             measured += usize::from(is_whole || measured == first);
             if !is_whole {

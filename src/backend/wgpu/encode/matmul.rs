@@ -368,7 +368,7 @@ fn usual_rows(rows_max: u32) -> impl Iterator<Item = u32> {
 
 /// Bytes of the largest x of a product by cooperative matrices. Rows that exceed a buffer are multiplied without.
 pub(crate) fn narrow_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
-    if profile.matrices.is_none() || capacity.deterministic {
+    if profile.matrices().is_none() || capacity.deterministic {
         return 0;
     }
     let products = plan.steps().filter_map(|step| match step {

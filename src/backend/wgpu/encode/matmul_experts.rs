@@ -358,7 +358,7 @@ fn choose(recorder: &Recorder<'_>, step: &MatMulExperts, shape: &ExpertShape) ->
     let can_be_narrow = step.routes.is_some()
         && recorder.rows(step.x) > FEW_ROWS_MAX
         && matmul::can_narrow(recorder, step.x);
-    match profile.matrices {
+    match profile.matrices() {
         Some(matrices) if can_be_narrow => Tiling::Matrices(matrices),
         _ => Tiling::Tile,
     }

@@ -69,3 +69,43 @@ fn modules_that_are_cut_are_refused() {
         .find(|end| words[*end - 1] >> 16 > 1 && share_memory(&words[..*end]).is_err());
     assert!(long.is_some(), "half an instruction");
 }
+
+/// The rows and columns of each use of matrices in a module.
+fn shapes(words: &[u32]) -> std::collections::BTreeMap<u32, [u32; 2]> {
+    let instructions = instructions(&words[HEADER_WORDS..]).unwrap();
+    let constants: HashMap<u32, u32> = instructions
+        .iter()
+        .filter(|(opcode, words)| *opcode == OP_CONSTANT && words.len() == 4)
+        .map(|(_, words)| (words[2], words[3]))
+        .collect();
+    let types = instructions
+        .iter()
+        .filter(|(opcode, _)| *opcode == OP_TYPE_COOPERATIVE_MATRIX);
+    types
+        .map(|(_, words)| {
+            (
+                constants[&words[6]],
+                [constants[&words[4]], constants[&words[5]]],
+            )
+        })
+        .collect()
+}
+
+/// The kernels for Intel have 8 x 16 times 16 x 16, which WGSL cannot name; the others what they name.
+#[test]
+fn factors_and_sums_fit_each_other() {
+    let mut seen = std::collections::BTreeSet::new();
+    for variant in variants().iter().filter(|variant| variant.matrices()) {
+        let shapes = shapes(&translate(&variant.text().unwrap()).unwrap());
+        let size = if variant.is_defined("SIZE_8") { 8 } else { 16 };
+        let height = if variant.is_defined("SIZE_16") { 16 } else { 8 };
+        let expected = [
+            (MATRIX_A, [height, size]),
+            (MATRIX_B, [size, size]),
+            (MATRIX_SUM, [height, size]),
+        ];
+        assert_eq!(shapes, expected.into(), "{}", variant.name());
+        seen.insert((height, size));
+    }
+    assert_eq!(seen, [(8, 8), (8, 16), (16, 16)].into());
+}

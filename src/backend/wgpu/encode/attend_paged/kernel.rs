@@ -59,7 +59,7 @@ impl AttendVariant {
     /// The kernel for the device's class and tier, with its tile.
     fn by_profile(&self, profile: &Profile) -> Kernel {
         let is_tile = self.rows > ROWS_MAX;
-        match profile.matrices {
+        match profile.matrices() {
             _ if profile.texels => self.texel(),
             Some(matrices) if is_tile && self.format != KvFormat::F32 => self.matrices(matrices),
             _ if is_tile => self.prefill(),

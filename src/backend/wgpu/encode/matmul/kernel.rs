@@ -111,10 +111,10 @@ pub(in super::super) fn for_matrices(kernel: Kernel, rows: u32, matrices: Matric
 
 /// `kernel` with what `shaders/common/matrices.wgsl` needs.
 pub(in super::super) fn with_matrices(kernel: Kernel, matrices: Matrices) -> Kernel {
-    let size = if matrices.size == 16 {
-        "SIZE_16"
-    } else {
-        "SIZE_8"
+    let size = match (matrices.height, matrices.size) {
+        (8, 8) => "SIZE_8",
+        (8, _) => "SIZE_8_16",
+        _ => "SIZE_16",
     };
     kernel
         .define("SUBGROUPS")

@@ -139,7 +139,7 @@ impl Tiling {
         } else {
             profile.tuning.tile_rows
         };
-        match profile.matrices {
+        match profile.matrices() {
             Some(matrices) => Self::Matrices { rows, matrices },
             None => Self::Tile { rows },
         }
