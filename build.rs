@@ -14,8 +14,9 @@ fn main() -> io::Result<()> {
         for part in [folder.to_owned(), format!("{folder}/common")] {
             println!("cargo::rerun-if-changed={part}");
             for name in names(&Path::new(&root).join(&part))? {
-                // The bench includes these itself.
-                if folder == "shaders" && name.starts_with("bench_") {
+                // Those that are no steps are included where they are used.
+                let is_alone = name.starts_with("bench_") || name.starts_with("probe_");
+                if folder == "shaders" && is_alone {
                     continue;
                 }
                 let path = format!("{part}/{name}");

@@ -1,6 +1,7 @@
 // Multiplies matrices in registers: the peak of a GPU's matrix units. Eight independent chains per subgroup; a
 // workgroup makes `turns` links of each, divided among its subgroups, whose number is the driver's choice.
-// The bench writes 8x8 instead of 16x16 where matrices are smaller, or A and C are lower. No twin: a baseline of `folio bench`, not a step.
+// The bench writes 8x8 instead of 16x16 where matrices are smaller, or where A and C are lower. No twin: a baseline of
+// `folio bench`, not a step.
 enable f16;
 enable wgpu_cooperative_matrix;
 

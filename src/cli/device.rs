@@ -4,6 +4,7 @@
 //! slower ([`rivals`]). A software adapter is used only if it is selected by number. [`DeviceArgs`] are the device
 //! options of every command. For tests they also make an adapter run the kernels of another class or tier.
 
+use super::drivers;
 use super::folders;
 use super::rivals::{self, Rivals, Speed};
 use crate::cli::terminal::output::note;
@@ -358,6 +359,7 @@ impl Adapters {
 
 /// Lists the devices and determines which one `auto` selects.
 pub(crate) fn survey() -> Adapters {
+    drivers::try_vulkan();
     let reports = WgpuBackend::adapters();
     let chosen = reports.iter().position(|report| report.chosen);
     let reason = match chosen {

@@ -9,6 +9,7 @@
 
 mod commands;
 mod device;
+mod drivers;
 mod folders;
 mod hub;
 mod limits;

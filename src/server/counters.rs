@@ -179,7 +179,8 @@ pub(crate) fn write_histogram(
 pub(crate) struct HttpResponses(Mutex<BTreeMap<(String, String, u16), u64>>);
 
 impl HttpResponses {
-    /// Counts a response. `route` is the path as the router has it, so that there are few; `None`: there is no such route.
+    /// Counts a response. `route` is the path as the router has it, so that there are few; `None`: there is no such
+    /// route.
     pub(crate) fn count(&self, route: Option<&str>, method: &Method, status: StatusCode) {
         let route = route.map(|route| match route.trim_end_matches('/') {
             "" => "/",

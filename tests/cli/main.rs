@@ -659,6 +659,23 @@ fn devices_names_the_cpu_and_the_choice() {
     assert!(result(&["devices"]).contains("auto selects"));
 }
 
+/// Where a driver crashes while it lists its devices, a process of its own does so first, and this one goes on without.
+#[test]
+fn devices_can_be_listed_without_vulkan_and_tried_in_silence() {
+    let output = folio(&["devices", "--json"])
+        .env("FOLIO_WITHOUT_VULKAN", "1")
+        .output()
+        .expect("it runs");
+    let devices: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let list = devices["devices"].as_array().expect("a list");
+    assert_eq!(list[0]["device"], "cpu");
+    assert!(
+        list.iter().all(|device| device["api"] != "vulkan"),
+        "{devices}"
+    );
+    assert_eq!(result(&["devices", "--try"]), "");
+}
+
 /// Without a usable NVIDIA device the same binary says why and uses another device; with one it lists it.
 #[cfg(feature = "cuda")]
 #[test]

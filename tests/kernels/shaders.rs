@@ -659,13 +659,20 @@ fn every_source_is_reached_and_every_file_is_a_source() {
             }
         }
     }
-    files.retain(|stem| !stem.starts_with("bench_"));
+    files.retain(|stem| !is_alone(stem));
     assert_eq!(files, known, "every file in shaders/ is in the table");
 }
 
-/// The shaders of `folio bench` are plain WGSL without variants, and are not in the table.
+/// Whether a shader is plain WGSL without variants and not in the table: those of `folio bench`, and what is run when a
+/// device is opened.
+fn is_alone(stem: &str) -> bool {
+    ["bench_", "probe_"]
+        .iter()
+        .any(|alone| stem.starts_with(alone))
+}
+
 #[test]
-fn every_yardstick_of_the_bench_validates() {
+fn every_shader_that_is_no_step_validates() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
     let mut count = 0;
     for entry in std::fs::read_dir(folder).expect("shaders/ is part of the repository") {
@@ -675,7 +682,7 @@ fn every_yardstick_of_the_bench_validates() {
             .expect("a file has a name")
             .to_string_lossy()
             .into_owned();
-        if name.starts_with("bench_") {
+        if is_alone(&name) {
             let text = std::fs::read_to_string(&path).expect("a shader is text");
             let module = naga::front::wgsl::parse_str(&text)
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -695,7 +702,7 @@ fn every_yardstick_of_the_bench_validates() {
             count += 1;
         }
     }
-    assert!(count > 0, "there are shaders of the benchmark");
+    assert!(count > 0, "there are such shaders");
 }
 
 #[test]

@@ -81,6 +81,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "server::routes",
         &[
+            "server::counters",
             "server::guards",
             "server::parameters",
             "server::reply",

@@ -11,6 +11,7 @@ use super::texels;
 use futures_channel::oneshot;
 use futures_util::FutureExt as _;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -337,6 +338,9 @@ impl Gpu {
             ))
         })?;
         profile.texels = profile.texels && texels::works(&device);
+        if info.backend == wgpu::Backend::Dx12 && shader_compiler().1 == FXC {
+            tracing::warn!("{}: shaders by FXC: {FXC_IS_SLOW}", info.name);
+        }
         let errors = Arc::new(DeviceErrors::default());
         listen(&device, &errors);
         let timeout_seconds = if profile_kind(&info) == DeviceKind::Software {
@@ -441,11 +445,22 @@ fn listen(device: &wgpu::Device, errors: &Arc<DeviceErrors>) {
     });
 }
 
+/// Whether adapters are listed and opened without Vulkan.
+static IS_WITHOUT_VULKAN: AtomicBool = AtomicBool::new(false);
+
+/// From now on, this process does not touch Vulkan's drivers: for machines where one of them crashes. There may be
+/// other adapters, of DX12.
+pub fn exclude_vulkan() {
+    IS_WITHOUT_VULKAN.store(true, Ordering::Relaxed);
+}
+
 async fn enumerate() -> Vec<wgpu::Adapter> {
-    let backends = wgpu::Backends::VULKAN
-        | wgpu::Backends::METAL
-        | wgpu::Backends::DX12
-        | wgpu::Backends::BROWSER_WEBGPU;
+    let others = wgpu::Backends::METAL | wgpu::Backends::DX12 | wgpu::Backends::BROWSER_WEBGPU;
+    let backends = if IS_WITHOUT_VULKAN.load(Ordering::Relaxed) {
+        others
+    } else {
+        others | wgpu::Backends::VULKAN
+    };
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = backends;
     descriptor.flags = wgpu::InstanceFlags::empty();
@@ -454,6 +469,12 @@ async fn enumerate() -> Vec<wgpu::Adapter> {
         .enumerate_adapters(backends)
         .await
 }
+
+/// The name of the compiler that is a part of Windows.
+pub const FXC: &str = "FXC";
+/// What its users should know.
+pub const FXC_IS_SLOW: &str = "this compiler of Windows is slow and has no subgroup operations; Microsoft's \
+    dxcompiler.dll (github.com/microsoft/DirectXShaderCompiler) beside folio.exe is used instead";
 
 /// The compiler of DX12's shaders, and its name for display: Microsoft's DXC, if this build contains it (feature
 /// `static-dxc`, only with MSVC) or if its library lies beside the program; else FXC, which is a part of Windows, slow,
@@ -472,7 +493,7 @@ fn shader_compiler() -> (wgpu::Dx12Compiler, &'static str) {
                 wgpu::Dx12Compiler::DynamicDxc { dxc_path },
                 "DXC (dxcompiler.dll)",
             ),
-            None => (wgpu::Dx12Compiler::Fxc, "FXC"),
+            None => (wgpu::Dx12Compiler::Fxc, FXC),
         },
     }
 }

@@ -35,7 +35,10 @@ mod texels;
 #[cfg(not(target_arch = "wasm32"))]
 mod tune;
 
-pub use device::{AdapterReport, Class, Int8Activations, Tier, Tuning, WgpuOptions};
+pub use device::{
+    AdapterReport, Class, FXC, FXC_IS_SLOW, Int8Activations, Tier, Tuning, WgpuOptions,
+    exclude_vulkan,
+};
 pub use encode::{Variant, variants};
 pub use readback::Ticket;
 #[cfg(not(target_arch = "wasm32"))]

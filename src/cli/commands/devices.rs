@@ -4,7 +4,7 @@ use crate::cli::device::{self, Adapters};
 use crate::cli::terminal::output;
 use anyhow::Result;
 use clap::Args;
-use folio::backend::wgpu::AdapterReport;
+use folio::backend::wgpu::{AdapterReport, FXC, FXC_IS_SLOW, WgpuBackend};
 use folio::backend::{Backend as _, cpu::CpuBackend};
 use serde_json::{Value, json};
 
@@ -13,9 +13,16 @@ pub(crate) struct DevicesArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// List the adapters and print nothing, to see whether their drivers survive it
+    #[arg(long = "try", hide = true)]
+    is_trial: bool,
 }
 
 pub(crate) fn run(args: &DevicesArgs) -> Result<()> {
+    if args.is_trial {
+        WgpuBackend::adapters();
+        return Ok(());
+    }
     let adapters = device::survey();
     let text = if args.json {
         serde_json::to_string_pretty(&as_json(&adapters))?
@@ -117,9 +124,11 @@ fn adapter_text(report: &AdapterReport) -> String {
         (Some(bytes), Some(source)) => format!("memory {} ({source})", mib(bytes)),
         _ => "memory unknown".to_owned(),
     };
-    let compiler = report
-        .shader_compiler
-        .map_or_else(String::new, |name| format!(", shaders by {name}"));
+    let compiler = match report.shader_compiler {
+        None => String::new(),
+        Some(FXC) => format!("\n          shaders by FXC: {}", FXC_IS_SLOW),
+        Some(name) => format!(", shaders by {name}"),
+    };
     format!(
         "{} ({}, {kind}), {}\n          {:?}, class {class}, subgroups {smallest}..{largest}, bindings {}, buffers {}, \
          workgroup memory {} KiB, {memory}{compiler}",

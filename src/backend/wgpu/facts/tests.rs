@@ -99,8 +99,8 @@ fn expected_matrices(expected: &Value) -> Option<Matrices> {
     })
 }
 
-/// The machine in a file: the adapter that `auto` opens, its instructions and cores, its matrices, and the subgroups and
-/// matrices of a tile of 64 rows, below and beside each other.
+/// The machine in a file: the adapter that `auto` opens, its instructions, cores and matrices, and how a tile is shared
+/// among subgroups.
 fn check(path: &Path) {
     let file = path.display();
     let machine: Value =
