@@ -152,7 +152,8 @@ mod metal {
                 return None;
             }
             let options = kIORegistryIterateRecursively | kIORegistryIterateParents;
-            let found = IORegistryEntrySearchCFProperty(entry, plane, Some(&key), None, options);
+            let found =
+                IORegistryEntrySearchCFProperty(entry, &raw mut plane, Some(&key), None, options);
             IOObjectRelease(entry);
             found?
         };
