@@ -61,9 +61,8 @@ impl DeviceKind {
 /// The source of memory that is the machine's.
 pub const MACHINE_MEMORY: &str = crate::platform::MEMORY_SOURCE;
 
-/// Maximum rows of a product for which its weights are most of what it reads: more rows may have kernels that compute
-/// more, less exactly.
-pub(crate) const FEW_ROWS_MAX: u32 = 16;
+/// Maximum rows of a product whose kernels are always exact: more rows may have others, which compute more.
+pub(crate) const FEW_ROWS_MAX: u32 = 8;
 
 /// Capabilities of a backend; fixed once it is open.
 #[derive(Clone, Debug)]

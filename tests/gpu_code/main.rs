@@ -4,7 +4,7 @@
 //! machine code. The figures of every hot kernel are in the tables of `tests/data/gpu_code`, which this test holds: a
 //! change that alters one must change the table (`FOLIO_REFRESH=1` writes it). They hold for one version of Mesa; with
 //! another, differences are only printed. Spills and scratch memory fail with any version. `docs/dev/gpu-code.md`
-//! explains the tables.
+//! explains the tables; `docs/dev/gpu-expectations.md` has what GPUs should reach by them.
 //!
 //! Without RADV, the test is skipped with a message, or fails under `FOLIO_REQUIRE_GPU=1`.
 

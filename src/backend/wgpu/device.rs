@@ -3,7 +3,7 @@
 //! An adapter gets a [`Class`] (tile shapes) and a [`Tier`] (instructions). Errors of the device never panic: an
 //! uncaptured error or a loss is stored in [`DeviceErrors`] and returned by the next call.
 
-use super::super::{BackendError, DeviceKind};
+use super::super::{BackendError, DeviceKind, FEW_ROWS_MAX};
 use super::facts::Facts;
 use super::hardware;
 use super::matrices::{self, Matrices};
@@ -156,6 +156,9 @@ pub struct AdapterReport {
     pub chosen: bool,
 }
 
+/// Maximum rows of `matmul_rows`, which reads each weight once: beyond, reading x costs more than reading the weights.
+pub(crate) const ROWS_MAX: u32 = 16;
+
 /// What is best on a device, but depends on how its chips hide latencies, which no API reports. It may be measured
 /// (`tune.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -172,6 +175,9 @@ pub struct Tuning {
     /// 1: many rows are multiplied by cooperative matrices, where the device has them; 0: never. A driver may emulate
     /// them, or run them with subgroups that they do not suit.
     pub matrices: u32,
+    /// Maximum rows that are multiplied without matrices where there are some, because the weights are most of what
+    /// such a product reads.
+    pub few_rows: u32,
 }
 
 impl Tuning {
@@ -179,6 +185,7 @@ impl Tuning {
     pub(crate) const LARGEST: Self = Self {
         product_workgroups: 8,
         attention_workgroups: 8,
+        few_rows: ROWS_MAX,
         ..Self::USUAL
     };
     /// What is used if nothing was measured.
@@ -188,6 +195,7 @@ impl Tuning {
         tile_rows: 64,
         attention_workgroups: 4,
         matrices: 1,
+        few_rows: FEW_ROWS_MAX,
     };
 }
 
@@ -223,6 +231,14 @@ impl Profile {
             None
         } else {
             self.matrices
+        }
+    }
+
+    /// Maximum rows of a product whose weights are read once for all of them, by the kernels for few rows.
+    pub(crate) fn few_rows_max(&self) -> u32 {
+        match self.matrices() {
+            Some(_) => self.tuning.few_rows,
+            None => ROWS_MAX,
         }
     }
 

@@ -538,6 +538,7 @@ fn tuned(tuning: Tuning) -> String {
             usual.product_outputs,
         ),
         ("rows of a tile", tuning.tile_rows, usual.tile_rows),
+        ("rows without matrices", tuning.few_rows, usual.few_rows),
         (
             "workgroups of attention per core",
             tuning.attention_workgroups,

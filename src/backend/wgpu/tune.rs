@@ -8,8 +8,8 @@
 //!
 //! Deterministic plans and software adapters use [`Tuning::USUAL`]; so does a device without a folder for the choice.
 
-use super::super::{BackendError, warm_up};
-use super::device::{self, Gpu, Profile, Tuning};
+use super::super::{BackendError, FEW_ROWS_MAX, warm_up};
+use super::device::{self, Gpu, Profile, ROWS_MAX, Tuning};
 use super::{AdapterReport, LoadedPlan, WgpuBackend, pipeline_cache};
 use crate::backend::Backend as _;
 use crate::plan::Plan;
@@ -31,7 +31,7 @@ struct Parameter {
 }
 
 /// In the order in which they are measured.
-const PARAMETERS: [Parameter; 5] = [
+const PARAMETERS: [Parameter; 6] = [
     Parameter {
         of: |tuning| &mut tuning.product_workgroups,
         candidates: &[4, 2, 8],
@@ -55,6 +55,12 @@ const PARAMETERS: [Parameter; 5] = [
         candidates: &[1, 0],
         batches: prompt,
         applies: |profile| profile.matrices.is_some(),
+    },
+    Parameter {
+        of: |tuning| &mut tuning.few_rows,
+        candidates: &[FEW_ROWS_MAX, ROWS_MAX],
+        batches: between,
+        applies: |profile| profile.matrices().is_some(),
     },
     Parameter {
         of: |tuning| &mut tuning.tile_rows,
@@ -85,6 +91,14 @@ fn decoding(loaded: &LoadedPlan) -> Vec<BatchInputs> {
     [1, 8]
         .into_iter()
         .filter_map(|sequences| warm_up::decoding(&loaded.plan, &loaded.capacity, sequences))
+        .collect()
+}
+
+/// As many rows as either kind of kernel may take.
+fn between(loaded: &LoadedPlan) -> Vec<BatchInputs> {
+    let rows = FEW_ROWS_MAX.midpoint(ROWS_MAX);
+    warm_up::decoding(&loaded.plan, &loaded.capacity, rows)
+        .into_iter()
         .collect()
 }
 

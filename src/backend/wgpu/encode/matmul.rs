@@ -26,7 +26,7 @@ use super::{Recorder, RowParams, gated_activation, params, weight_offset};
 use crate::plan::fuse::Fused;
 use crate::plan::{BufferId, GatedActivation, MatMul, Plan, RmsNorm, Step};
 use kernel::{MatmulVariant, merge_kernel, narrow_kernel};
-use shape::{MatmulShape, ROWS_MAX, SplitK, Tiling};
+use shape::{MatmulShape, SplitK, Tiling};
 
 params! {
     Params {
@@ -103,7 +103,7 @@ fn is_better_fused(recorder: &Recorder<'_>, step: &MatMul, with: Neighbours<'_>)
     if !is_gpu || recorder.capacity.deterministic || !columns.is_multiple_of(8) {
         return false;
     }
-    let has_few_rows = (1..=ROWS_MAX).contains(&rows);
+    let has_few_rows = (1..=recorder.profile.few_rows_max()).contains(&rows);
     let is_short = rows <= NORM_ROWS_MAX && rows * columns <= NORM_ELEMENTS_MAX;
     has_few_rows
         && (with.norm.is_none() || is_short)

@@ -1,13 +1,14 @@
 //! What the sizes of a product decide: the kernel with its tile, and among how many workgroups its columns are split.
 
-use super::super::super::super::FEW_ROWS_MAX;
 use super::super::super::device::{Class, Profile};
 use super::super::super::matrices::Matrices;
 use super::{LANE_WORKGROUP, TILE_OUTPUTS};
 use crate::plan::WeightFormat;
 
-/// Maximum rows of `matmul_rows`: beyond, reading x costs more than reading the weights.
-pub(super) const ROWS_MAX: u32 = FEW_ROWS_MAX;
+/// Workgroups that each core should have at least: with one, many wait for the slowest.
+const WORKGROUPS_MIN: u32 = 2;
+/// Beyond that, partial sums may take this share of the weight's bytes.
+const SUMS_SHARE: u32 = 4;
 /// Invocations of a workgroup of `matmul_rows`.
 const ROWS_WORKGROUP: u32 = 64;
 /// Outputs per workgroup of `matmul_texel`.
@@ -81,7 +82,7 @@ impl Tiling {
             Class::Software if deterministic => Self::lane(u32::MAX),
             Class::Software => Self::lane(shape.rows),
             _ if deterministic => Self::Tile { rows: 32 },
-            _ if shape.rows <= ROWS_MAX => Self::few_rows(profile, shape),
+            _ if shape.rows <= profile.few_rows_max() => Self::few_rows(profile, shape),
             _ => Self::many_rows(profile, shape.rows),
         }
     }
@@ -199,11 +200,17 @@ impl SplitK {
         let Some(span_min) = tiling.span_min() else {
             return Self::none(shape);
         };
-        if deterministic || tiles >= 2 * profile.cores {
+        if deterministic || tiles >= WORKGROUPS_MIN * profile.cores {
             return Self::none(shape);
         }
         let parts_max = (columns / span_min).max(1);
-        let parts = (profile.product_workgroups() / tiles).clamp(1, parts_max);
+        // The weight and the sums of a part have as many rows.
+        let cheap = shape.format.row_bytes(columns) / u64::from(SUMS_SHARE * 4 * shape.rows);
+        let cheap = u32::try_from(cheap).unwrap_or(u32::MAX);
+        let filling = (WORKGROUPS_MIN * profile.cores).div_ceil(tiles);
+        let parts = (profile.product_workgroups() / tiles)
+            .min(cheap.max(filling))
+            .clamp(1, parts_max);
         let span = columns.div_ceil(parts).next_multiple_of(SPAN_COLUMNS);
         Self {
             parts: columns.div_ceil(span),

@@ -96,3 +96,55 @@ fn partial_sums_take_little_memory() {
         }
     }
 }
+
+fn shape(rows: u32, columns: u32, outputs: u32, format: WeightFormat) -> MatmulShape {
+    MatmulShape {
+        rows,
+        eights: columns / 8,
+        outputs,
+        format,
+    }
+}
+
+/// From nine rows on, computing takes longer than reading weights of four bits, so that the matrix units pay.
+#[test]
+fn matrices_multiply_from_nine_rows_on_unless_tuned() {
+    let mut profile = super::super::test_profile(Class::Discrete, Tier::T2, true);
+    let is_by_matrices = |profile: &Profile, rows| {
+        let shape = shape(rows, 4096, 4096, WeightFormat::Q4);
+        matches!(
+            Tiling::choose(profile, false, &shape),
+            Tiling::Matrices { .. }
+        )
+    };
+    let first = |profile: &Profile| (1..64).find(|&rows| is_by_matrices(profile, rows));
+    assert_eq!(first(&profile), Some(9));
+    profile.tuning.few_rows = 16;
+    assert_eq!(first(&profile), Some(17));
+    profile.tuning.matrices = 0;
+    assert_eq!(first(&profile), None);
+}
+
+/// A split beyond what fills the device reads and writes little in comparison with the weights.
+#[test]
+fn partial_sums_are_few_or_fill_the_device() {
+    let profile = Profile {
+        cores: 64,
+        ..super::super::test_profile(Class::Discrete, Tier::T2, true)
+    };
+    for format in [WeightFormat::Q4, WeightFormat::Q8, WeightFormat::Bf16] {
+        for rows in [1, 8, 16, 33, 64, 128, 512] {
+            for (columns, outputs) in [(1024, 1024), (4096, 1024), (4096, 4096), (14_336, 4096)] {
+                let shape = shape(rows, columns, outputs, format);
+                let tiling = Tiling::choose(&profile, false, &shape);
+                let split = SplitK::choose(&profile, false, tiling, &shape);
+                let weight_bytes = format.row_bytes(columns) * u64::from(outputs);
+                let fills = (split.parts - 1) * tiling.workgroups(&shape) < 2 * profile.cores;
+                assert!(
+                    !split.is_split() || fills || 4 * split.sums_bytes(&shape) <= weight_bytes,
+                    "{rows} × {columns} × {outputs} {format:?}: {split:?}"
+                );
+            }
+        }
+    }
+}
