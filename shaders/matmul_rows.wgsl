@@ -121,9 +121,6 @@ fn add_eight(weights: Weights, x_rows: XRows, eight: u32, sums: ptr<function, La
 @compute @workgroup_size(64)
 fn main(at: Invocation) {
     fill_levels(at.local);
-#ifdef NORM
-    find_norm_factors(at.local);
-#endif
     let lane = at.local % LANES;
     let part = part_of(flat_workgroup(at));
     let first = (part.tile * SLOTS + at.local / LANES) * RESULTS;
@@ -177,6 +174,10 @@ fn main(at: Invocation) {
 #endif
 #endif
     }
+#ifdef NORM
+    // Here and not first, so that no load of a weight waits for it.
+    find_norm_factors(at.local);
+#endif
     add_lanes(at.local, sums);
     for (var index = lane; index < ROWS * RESULTS; index += LANES) {
         let row = index % ROWS;
