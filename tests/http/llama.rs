@@ -41,10 +41,11 @@ fn refused(server: &Server, path: &str, body: &Value) -> Value {
 
 /// The JSON of each event of a stream, `[DONE]` aside.
 fn events(answer: &Answer) -> Vec<Value> {
-    let events = answer.events();
-    events
-        .iter()
-        .filter_map(|event| serde_json::from_str(event).ok())
+    let data = answer
+        .text
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "));
+    data.filter_map(|json| serde_json::from_str(json).ok())
         .collect()
 }
 
@@ -837,18 +838,33 @@ fn a_stream_reports_how_much_of_its_prompt_is_computed() {
         &base,
         &json!({"messages": [{"role": "user", "content": "one two three ".repeat(60)}]}),
     );
-    for (path, request) in [("/completion", &text), (COMPLETIONS, &text), (CHAT, &chat)] {
+    let input = with(&base, &json!({"input": "one two three ".repeat(60)}));
+    for (path, request) in [
+        ("/completion", &text),
+        (COMPLETIONS, &text),
+        (CHAT, &chat),
+        ("/v1/responses", &input),
+    ] {
         let asked = with(
             request,
-            &json!({"return_progress": true, "cache_salt": path.replace('/', "-")}),
+            &json!({"return_progress": true, "timings_per_token": true, "cache_salt": path.replace('/', "-")}),
         );
         let events = events(&server.post(path, &asked));
-        let progress: Vec<&Value> = events
+        let told: Vec<&Value> = events
             .iter()
-            .map(|event| &event["prompt_progress"])
-            .filter(|progress| progress.is_object())
+            .filter(|event| event["prompt_progress"].is_object())
             .collect();
-        assert!(progress.len() > 2, "{path}: {events:?}");
+        assert!(told.len() > 2, "{path}: {events:?}");
+        let times: Vec<_> = told
+            .iter()
+            .map(|event| event["timings"]["prompt_ms"].as_f64())
+            .collect();
+        assert!(
+            times[0] == Some(0.0) && times.is_sorted(),
+            "{path}: {times:?}"
+        );
+        assert!(times[times.len() - 1] > Some(0.0), "{path}: {times:?}");
+        let progress: Vec<&Value> = told.iter().map(|event| &event["prompt_progress"]).collect();
         let (first, last) = (progress[0], progress[progress.len() - 1]);
         assert_eq!(
             (&first["processed"], &first["cache"]),
