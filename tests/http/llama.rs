@@ -54,8 +54,9 @@ fn the_requests_of_editor_plugins_are_answered_as_they_send_them() {
     let server = filling("return a + b\n\nprint(1)\n");
     let chunks = json!([{"text": "A = 1\n", "time": [1, 2], "filename": "a.py"}]);
     // llama.vim: a suggestion, and a request that fills the cache.
-    let vim = json!({"input_prefix": "def f(a, b):\n", "input_suffix": "\nprint(2)\n", "input_extra": chunks,
-        "prompt": "    ", "n_predict": 128, "stop": [], "n_indent": 0, "top_k": 40, "top_p": 0.99, "stream": false,
+    let vim = json!({"id_slot": 0, "model": "", "input_prefix": "def f(a, b):\n",
+        "input_suffix": "\nprint(2)\n", "input_extra": chunks, "prompt": "    ", "n_predict": 128, "stop": [],
+        "n_indent": 0, "top_k": 40, "top_p": 0.99, "stream": false,
         "samplers": ["top_k", "top_p", "infill"], "cache_prompt": true, "t_max_prompt_ms": 500,
         "t_max_predict_ms": 1000, "response_fields": ["content", "timings/prompt_n", "timings/prompt_ms",
         "timings/prompt_per_token_ms", "timings/prompt_per_second", "timings/predicted_n", "timings/predicted_ms",
@@ -70,7 +71,8 @@ fn the_requests_of_editor_plugins_are_answered_as_they_send_them() {
         "{reply}"
     );
     assert!(reply["timings/prompt_n"].as_u64() > Some(0), "{reply}");
-    let warm = json!({"input_prefix": "", "input_suffix": "", "input_extra": chunks, "prompt": "", "n_predict": 0,
+    let warm = json!({"id_slot": 0, "model": "", "input_prefix": "", "input_suffix": "", "input_extra": chunks,
+        "prompt": "", "n_predict": 0,
         "temperature": 0.0, "stream": false, "samplers": [], "cache_prompt": true, "t_max_prompt_ms": 1,
         "t_max_predict_ms": 1, "response_fields": [""]});
     assert_eq!(ok(&server, "/infill", &warm), json!({}));
@@ -83,6 +85,18 @@ fn the_requests_of_editor_plugins_are_answered_as_they_send_them() {
         counted["tokens_predicted"], 1,
         "the prompt and one token are computed"
     );
+    // Its instructions: a request that fills the cache while the user types one, and an edit.
+    let blank =
+        json!([{"role": "system", "content": "You edit code."}, {"role": "user", "content": ""}]);
+    let typed = json!({"id_slot": 7, "model": "", "messages": blank, "samplers": [], "n_predict": 0, "stream": false,
+        "cache_prompt": true, "response_fields": [""]});
+    assert_eq!(ok(&server, CHAT, &typed)["usage"]["completion_tokens"], 1);
+    let edited = json!({"id_slot": 7, "model": "", "messages": hello()["messages"], "min_p": 0.1, "temperature": 0.1,
+        "samplers": ["min_p", "temperature"], "stream": true, "cache_prompt": true});
+    let answer = server.post(CHAT, &edited);
+    let parts = events(&answer);
+    let last = &parts[parts.len() - 1]["choices"][0];
+    assert!(last["finish_reason"].is_string(), "{}", answer.text);
     // llama.vscode: several suggestions, the first tokens of a chat, an edit.
     let vscode = json!({"id_slot": 0, "input_prefix": "def f(a, b):\n", "input_suffix": "\n", "input_extra": chunks,
         "prompt": "", "n_predict": 64, "n_cmpl": 2, "top_k": 40, "top_p": 0.99, "stream": false,
