@@ -501,6 +501,8 @@ fn a_prompt_may_mix_texts_and_token_ids_on_every_route() {
             .iter()
             .all(|entry| entry["embedding"] == texts[0]["embedding"])
     );
+    let bare = json!({"input": {"content": "a list of parts is expected"}});
+    assert_eq!(refused(&server, "/v1/embeddings", &bare), "input.content");
 }
 
 #[test]
@@ -535,10 +537,17 @@ fn embeddings_have_the_form_of_llama_cpp_on_its_own_route() {
     );
     assert_eq!(raw[0]["embedding"][0], plain["data"][0]["embedding"]);
     assert_ne!(raw[0]["embedding"], reply[0]["embedding"]);
+    let hello = &reply[0]["embedding"];
     assert_eq!(
         ok(&server, "/embedding", &json!({"input": "Hello"}))[0]["embedding"],
-        reply[0]["embedding"]
+        *hello
     );
+    for path in ["/embeddings", "/v1/embeddings"] {
+        let reply = ok(&server, path, &json!({"content": "Hello"}));
+        assert_eq!(reply[0]["embedding"], *hello, "{path}");
+        let both = json!({"input": "Hello", "content": "Hello"});
+        assert_eq!(ok(&server, path, &both)["object"], "list", "{path}");
+    }
 }
 
 #[test]
@@ -631,6 +640,12 @@ fn a_reply_has_only_the_fields_that_a_request_names() {
         ]
     );
     assert_eq!(reply["generation_settings/n_predict"], 2);
+    let all = ok(
+        &server,
+        "/completion",
+        &with(&request, &json!({"response_fields": []})),
+    );
+    assert!(all["generation_settings"].is_object(), "{all}");
     let both = ok(
         &server,
         "/completion",
@@ -706,11 +721,6 @@ fn the_small_routes_of_llama_cpp_answer() {
             (501, &json!("not_supported_error"))
         );
     }
-    let meta = get("/v1/models")["data"][0]["meta"].clone();
-    assert_eq!(
-        (&meta["n_vocab"], &meta["n_ctx"]),
-        (&json!(4096), &json!(2048))
-    );
     let ranked = json!({"query": "Who?", "documents": ["a", "b"]});
     for path in ["/reranking", "/v1/reranking"] {
         assert_eq!(
@@ -894,4 +904,108 @@ fn a_stream_reports_how_much_of_its_prompt_is_computed() {
         let cached = server.post(path, &asked);
         assert!(cached.text.contains("\"cache\":"), "{}", cached.text);
     }
+}
+
+#[test]
+fn a_stream_of_a_response_reports_its_times_with_each_text_and_at_the_end() {
+    let server = Server::fake("", config(), ServerOptions::default());
+    let request =
+        json!({"input": "Hello", "max_output_tokens": 8, "ignore_eos": true, "stream": true});
+    let timed = with(&request, &json!({"timings_per_token": true}));
+    let events = events(&server.post("/v1/responses", &timed));
+    let of = |kind: &str| events.iter().find(|event| event["type"] == kind);
+    for kind in ["response.output_text.delta", "response.incomplete"] {
+        let timings = &of(kind).expect(kind)["timings"];
+        assert!(
+            timings["predicted_per_second"].is_f64(),
+            "{kind}: {timings}"
+        );
+    }
+    let added = of("response.output_item.added").expect("an item");
+    assert!(added["timings"].is_null(), "{added}");
+    let plain = server.post("/v1/responses", &request).text;
+    let end = plain.find("response.incomplete").expect("an end");
+    assert!(!plain[..end].contains("predicted_n"), "{plain}");
+}
+
+#[test]
+fn a_client_is_told_if_it_asks_whether_no_slot_is_free() {
+    let one = folio::config::Config {
+        max_num_seqs: 1,
+        ..config()
+    };
+    let server = Server::fake("pause=20", one, ServerOptions::default());
+    let (health, slots) = ("/health?fail_on_no_slot=1", "/slots?fail_on_no_slot=1");
+    assert_eq!(
+        [health, slots].map(|path| server.get(path).status.as_u16()),
+        [200, 200]
+    );
+    let request = with(&hello(), &json!({"stream": true, "ignore_eos": true}));
+    let mut running = server.open(CHAT, &request);
+    assert!(running.more());
+    for path in [health, slots] {
+        let answer = server.get(path);
+        let told = (answer.status.as_u16(), &answer.json()["error"]["code"]);
+        assert_eq!(told, (503, &json!("no_slot")), "{path}");
+    }
+    for path in ["/health", "/slots", "/health?fail_on_no_slot="] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+}
+
+#[test]
+fn a_list_of_models_tells_their_size_and_their_other_names() {
+    let server = Server::fake("", config(), ServerOptions::default());
+    let model = server.get("/v1/models").json()["data"][0].clone();
+    let spec = folio::model::Model::demo().spec().clone();
+    let meta = &model["meta"];
+    for (name, value) in [
+        ("n_vocab", u64::from(spec.vocab)),
+        ("n_ctx", 2048),
+        ("n_ctx_train", u64::from(spec.positions_max)),
+    ] {
+        assert_eq!(meta[name], value, "{name}: {meta}");
+    }
+    let (bytes, parameters) = (meta["size"].as_u64(), meta["n_params"].as_u64());
+    assert!(parameters > Some(100_000) && bytes > parameters, "{meta}");
+    assert_eq!(meta["ftype"], server.get("/props").json()["model_ftype"]);
+    assert!(meta["ftype"].is_string(), "{meta}");
+    let (aliases, tags) = (&model["aliases"], &model["tags"]);
+    assert_eq!([aliases, tags], [&json!(["other/name"]), &json!([])]);
+    assert_eq!(model["architecture"]["input_modalities"], json!(["text"]));
+}
+
+#[test]
+fn props_name_the_models_file_and_what_its_template_shows() {
+    let options = ServerOptions {
+        file: Some("tiny-F16.gguf".into()),
+        ..ServerOptions::default()
+    };
+    let props = Server::fake("", config(), options).get("/props").json();
+    assert_eq!(
+        (&props["model_path"], &props["model_alias"]),
+        (&json!("tiny-F16.gguf"), &json!(MODEL))
+    );
+    let caps = &props["chat_template_caps"];
+    assert_eq!(
+        [&caps["supports_tools"], &caps["supports_system_role"]],
+        [&json!(true), &json!(true)],
+        "{caps}"
+    );
+    let nameless = Server::plain().get("/props").json();
+    assert_eq!(nameless["model_path"], MODEL);
+}
+
+#[test]
+fn settings_tell_the_biases_of_a_request_and_the_end_tokens_that_are_left_out() {
+    let server = Server::plain();
+    let biases = |more: Value| {
+        let request = with(&json!({"prompt": "Hello", "n_predict": 1}), &more);
+        ok(&server, "/completion", &request)["generation_settings"]["logit_bias"].clone()
+    };
+    assert_eq!(biases(json!({})), json!([]));
+    assert_eq!(
+        biases(json!({"ignore_eos": true, "logit_bias": [[5, -1.5]]})),
+        json!([{"token": END, "bias": null}, {"token": 4089, "bias": null}, {"token": 5, "bias": -1.5}])
+    );
 }
