@@ -22,7 +22,7 @@ export interface ConversationFields {
   parallel_tool_calls?: boolean | null;
   /** How long the model should think, and whether: `none` turns thinking off, any other value turns it on. */
   reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
-  /** Whether the model thinks, whatever `reasoning_effort` says; a variable of the chat template goes before both. */
+  /** Whether the model thinks, whatever `reasoning_effort` says; a variable of the template goes before both. */
   enable_thinking?: boolean | null;
   /** End the prompt with the beginning of an answer; by default unless the last message is continued. */
   add_generation_prompt?: boolean | null;

@@ -308,7 +308,7 @@ fields! {
         parallel_tool_calls: bool = Flag(true),
         /// How long the model should think, and whether: `none` turns thinking off, any other value turns it on.
         reasoning_effort: Option<&'static str> = Optional(Choice(EFFORTS)),
-        /// Whether the model thinks, whatever `reasoning_effort` says; a variable of the chat template goes before both.
+        /// Whether the model thinks, whatever `reasoning_effort` says; a variable of the template goes before both.
         enable_thinking: Option<bool> = Optional(Boolean),
         /// End the prompt with the beginning of an answer; by default unless the last message is continued.
         add_generation_prompt: Option<bool> = Optional(Boolean),

@@ -318,10 +318,10 @@ impl Choice {
     }
 
     fn add_progress(&mut self, progress: Progress) {
-        let time = self
-            .admitted
-            .filter(|_| progress.processed > progress.cached)
-            .map_or(Duration::ZERO, |admitted| admitted.elapsed());
+        let time = match self.admitted {
+            Some(admitted) if progress.processed > progress.cached => admitted.elapsed(),
+            _ => Duration::ZERO,
+        };
         self.new_progress.push(PromptProgress {
             total: self.prompt_tokens,
             cache: progress.cached,

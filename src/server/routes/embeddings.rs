@@ -1,5 +1,5 @@
-//! `POST /v1/embeddings`, and `POST /embedding` in llama.cpp's form: embeddings of texts or token ids. As in llama.cpp's
-//! server, `content` instead of `input` asks for its form on both.
+//! `POST /v1/embeddings`, and `POST /embedding` in llama.cpp's form: embeddings of texts or token ids. As in its
+//! server, `content` instead of `input` asks for that form on both.
 //!
 //! An embedding is the hidden state of the last token, or the mean over all tokens, after the model's final norm. It is
 //! scaled to length one unless the request disables that.

@@ -174,7 +174,8 @@ pub struct ServerOptions {
     pub metrics_open: bool,
     /// The model is served by any name.
     pub any_model: bool,
-    /// The name of the model's file or folder. Without its ending, the model is found by it if no model has it as a name.
+    /// The name of the model's file or folder. Without its ending, requests may name the model so, unless another one
+    /// is called that.
     pub file: Option<String>,
     /// Sampling defaults, from the model's generation_config.json.
     pub defaults: SamplingParams,

@@ -1,3 +1,5 @@
+//! What small templates show.
+
 use crate::text::{TemplateCaps, TextModel};
 
 fn caps(template: &str) -> TemplateCaps {
