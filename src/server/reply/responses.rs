@@ -29,7 +29,7 @@ pub(crate) struct ResponsesReply {
     created: u64,
     /// `None`: the answer has no logprobs.
     tokens: Option<TokenNames>,
-    /// Every event with new text has times.
+    /// Every event with new text has times, and the last one.
     times_deltas: bool,
     is_begun: bool,
     items: Vec<Item>,
@@ -600,8 +600,11 @@ impl ResponsesReply {
         } else {
             "response.completed"
         };
-        let timings = Timings::from(self.totals);
-        events.push(kind, json!({"response": &response, "timings": timings}));
+        let mut end = json!({"response": &response});
+        if self.times_deltas {
+            end["timings"] = json!(Timings::from(self.totals));
+        }
+        events.push(kind, end);
         if let Some(input) = self.asked.input.take() {
             let input = input
                 .into_iter()
