@@ -310,6 +310,7 @@ impl Described {
             pool_tokens: u64::from(blocks) * u64::from(fit.block_size),
             embedding_len: self.model.plan.pooled_columns(),
             weight_bytes: fit.weight_bytes,
+            figures: self.model.plan.figures(),
         }
     }
 }

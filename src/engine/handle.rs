@@ -6,6 +6,7 @@
 //! still in it receives an error.
 
 pub use super::stats::{Stat, Stats, Value};
+pub use crate::plan::figures::Figures;
 
 use super::DeviceQueue;
 use super::request::{BeamRoom, Event, Request, RequestError, SubmitError};
@@ -133,6 +134,8 @@ pub struct EngineInfo {
     pub kv_bytes: u64,
     /// Bytes of the weights.
     pub weight_bytes: u64,
+    /// The size of the model.
+    pub figures: Figures,
     /// Maximum sequences that run at once.
     pub max_num_seqs: u32,
     /// Where the seeds of requests come from that bring none, if it was chosen.

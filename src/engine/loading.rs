@@ -367,6 +367,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             blocks: limits.memory.blocks.iter().sum(),
             kv_bytes: sizes::kv_bytes(&self.config, plan, &limits.memory.blocks) + draft_bytes,
             weight_bytes: fit.weight_bytes,
+            figures: plan.figures(),
             max_num_seqs: limits.max_num_seqs,
             seed: self.config.seed,
             eos_token_ids: limits.eos_token_ids.clone(),

@@ -9,6 +9,7 @@
 
 pub mod check;
 pub mod error;
+pub mod figures;
 pub mod format;
 pub mod fuse;
 pub mod inputs;

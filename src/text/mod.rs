@@ -25,6 +25,7 @@ mod marks;
 mod python;
 mod stream;
 mod template;
+mod template_caps;
 mod template_filters;
 mod template_format;
 mod template_html;
@@ -44,6 +45,7 @@ pub use infill::{Gap, Infill};
 pub use lines::LineLimits;
 pub use stream::{StopStrings, TextPiece, TextStream, Utf8Stream};
 pub use template::{ChatInput, ChatTemplate, RESERVED_KWARGS, TemplateError};
+pub use template_caps::TemplateCaps;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
 use serde_json::{Map, Value};

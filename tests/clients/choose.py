@@ -2,7 +2,8 @@
 
     CHOOSE_OUT=FILE          tests to skip: `file, function or start of an id  # reason`, `@marker  # reason`
     CHOOSE_ONLY=FILE         run only the tests in this file, which has the same format
-    CHOOSE_ELSEWHERE=FILE    tests that run elsewhere and are not counted here
+    CHOOSE_ELSEWHERE=FILE    tests that run elsewhere and are not counted here, unless a longer line of CHOOSE_ONLY names
+                             them
     CHOOSE_STALE=1           run only the skipped tests: those that pass should leave the list
     CHOOSE_COUNTS=FILE       receives `passed failed deselected`
 
@@ -32,6 +33,10 @@ def fits(name, item):
     return item.nodeid.startswith(name) and ("[" in name or item.nodeid[len(name) :][:1] in ("", ":", "["))
 
 
+def longest(names, item):
+    return max((len(name) for name in names if fits(name, item)), default=0)
+
+
 def listed(variable):
     path = os.environ.get(variable)
     return list(lines(path)) if path else []
@@ -43,8 +48,8 @@ counts = {"passed": 0, "failed": 0, "deselected": 0}
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    found = [item for item in items if not only or any(fits(name, item) for name in only)]
-    found = [item for item in found if not any(fits(name, item) for name in elsewhere)]
+    found = [item for item in items if not only or longest(only, item) > 0]
+    found = [item for item in found if longest(elsewhere, item) <= longest(only, item)]
     # With several runs, a name need not match a test in each of them.
     told = only + elsewhere if only else unwanted + elsewhere
     stale = [name for name in told if not any(fits(name, item) for item in items)]

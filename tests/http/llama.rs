@@ -2,11 +2,8 @@
 
 use crate::agents;
 use crate::harness::{
-    Answer, CHAT, COMPLETIONS, END, MODEL, QWEN, Server, config, dotted, hello, ids, renamed,
-    saying, with,
+    Answer, CHAT, COMPLETIONS, END, QWEN, Server, config, dotted, hello, ids, renamed, saying, with,
 };
-use axum::body::Body;
-use axum::http::Request;
 use folio::engine::request::DrawDefaults;
 use folio::model::demo;
 use folio::server::ServerOptions;
@@ -27,13 +24,13 @@ fn filling(text: &str) -> Server {
     )
 }
 
-fn ok(server: &Server, path: &str, body: &Value) -> Value {
+pub(crate) fn ok(server: &Server, path: &str, body: &Value) -> Value {
     let answer = server.post(path, body);
     assert_eq!(answer.status, 200, "{path} {body}: {}", answer.text);
     answer.json()
 }
 
-fn refused(server: &Server, path: &str, body: &Value) -> Value {
+pub(crate) fn refused(server: &Server, path: &str, body: &Value) -> Value {
     let answer = server.post(path, body);
     assert_eq!(answer.status, 400, "{path} {body}: {}", answer.text);
     answer.json()["error"]["param"].clone()
@@ -41,10 +38,11 @@ fn refused(server: &Server, path: &str, body: &Value) -> Value {
 
 /// The JSON of each event of a stream, `[DONE]` aside.
 fn events(answer: &Answer) -> Vec<Value> {
-    let events = answer.events();
-    events
-        .iter()
-        .filter_map(|event| serde_json::from_str(event).ok())
+    let data = answer
+        .text
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "));
+    data.filter_map(|json| serde_json::from_str(json).ok())
         .collect()
 }
 
@@ -53,8 +51,9 @@ fn the_requests_of_editor_plugins_are_answered_as_they_send_them() {
     let server = filling("return a + b\n\nprint(1)\n");
     let chunks = json!([{"text": "A = 1\n", "time": [1, 2], "filename": "a.py"}]);
     // llama.vim: a suggestion, and a request that fills the cache.
-    let vim = json!({"input_prefix": "def f(a, b):\n", "input_suffix": "\nprint(2)\n", "input_extra": chunks,
-        "prompt": "    ", "n_predict": 128, "stop": [], "n_indent": 0, "top_k": 40, "top_p": 0.99, "stream": false,
+    let vim = json!({"id_slot": 0, "model": "", "input_prefix": "def f(a, b):\n",
+        "input_suffix": "\nprint(2)\n", "input_extra": chunks, "prompt": "    ", "n_predict": 128, "stop": [],
+        "n_indent": 0, "top_k": 40, "top_p": 0.99, "stream": false,
         "samplers": ["top_k", "top_p", "infill"], "cache_prompt": true, "t_max_prompt_ms": 500,
         "t_max_predict_ms": 1000, "response_fields": ["content", "timings/prompt_n", "timings/prompt_ms",
         "timings/prompt_per_token_ms", "timings/prompt_per_second", "timings/predicted_n", "timings/predicted_ms",
@@ -69,7 +68,8 @@ fn the_requests_of_editor_plugins_are_answered_as_they_send_them() {
         "{reply}"
     );
     assert!(reply["timings/prompt_n"].as_u64() > Some(0), "{reply}");
-    let warm = json!({"input_prefix": "", "input_suffix": "", "input_extra": chunks, "prompt": "", "n_predict": 0,
+    let warm = json!({"id_slot": 0, "model": "", "input_prefix": "", "input_suffix": "", "input_extra": chunks,
+        "prompt": "", "n_predict": 0,
         "temperature": 0.0, "stream": false, "samplers": [], "cache_prompt": true, "t_max_prompt_ms": 1,
         "t_max_predict_ms": 1, "response_fields": [""]});
     assert_eq!(ok(&server, "/infill", &warm), json!({}));
@@ -82,6 +82,18 @@ fn the_requests_of_editor_plugins_are_answered_as_they_send_them() {
         counted["tokens_predicted"], 1,
         "the prompt and one token are computed"
     );
+    // Its instructions: a request that fills the cache while the user types one, and an edit.
+    let blank =
+        json!([{"role": "system", "content": "You edit code."}, {"role": "user", "content": ""}]);
+    let typed = json!({"id_slot": 7, "model": "", "messages": blank, "samplers": [], "n_predict": 0, "stream": false,
+        "cache_prompt": true, "response_fields": [""]});
+    assert_eq!(ok(&server, CHAT, &typed)["usage"]["completion_tokens"], 1);
+    let edited = json!({"id_slot": 7, "model": "", "messages": hello()["messages"], "min_p": 0.1, "temperature": 0.1,
+        "samplers": ["min_p", "temperature"], "stream": true, "cache_prompt": true});
+    let answer = server.post(CHAT, &edited);
+    let parts = events(&answer);
+    let last = &parts[parts.len() - 1]["choices"][0];
+    assert!(last["finish_reason"].is_string(), "{}", answer.text);
     // llama.vscode: several suggestions, the first tokens of a chat, an edit.
     let vscode = json!({"id_slot": 0, "input_prefix": "def f(a, b):\n", "input_suffix": "\n", "input_extra": chunks,
         "prompt": "", "n_predict": 64, "n_cmpl": 2, "top_k": 40, "top_p": 0.99, "stream": false,
@@ -486,6 +498,8 @@ fn a_prompt_may_mix_texts_and_token_ids_on_every_route() {
             .iter()
             .all(|entry| entry["embedding"] == texts[0]["embedding"])
     );
+    let bare = json!({"input": {"content": "a list of parts is expected"}});
+    assert_eq!(refused(&server, "/v1/embeddings", &bare), "input.content");
 }
 
 #[test]
@@ -520,10 +534,17 @@ fn embeddings_have_the_form_of_llama_cpp_on_its_own_route() {
     );
     assert_eq!(raw[0]["embedding"][0], plain["data"][0]["embedding"]);
     assert_ne!(raw[0]["embedding"], reply[0]["embedding"]);
+    let hello = &reply[0]["embedding"];
     assert_eq!(
         ok(&server, "/embedding", &json!({"input": "Hello"}))[0]["embedding"],
-        reply[0]["embedding"]
+        *hello
     );
+    for path in ["/embeddings", "/v1/embeddings"] {
+        let reply = ok(&server, path, &json!({"content": "Hello"}));
+        assert_eq!(reply[0]["embedding"], *hello, "{path}");
+        let both = json!({"input": "Hello", "content": "Hello"});
+        assert_eq!(ok(&server, path, &both)["object"], "list", "{path}");
+    }
 }
 
 #[test]
@@ -616,6 +637,12 @@ fn a_reply_has_only_the_fields_that_a_request_names() {
         ]
     );
     assert_eq!(reply["generation_settings/n_predict"], 2);
+    let all = ok(
+        &server,
+        "/completion",
+        &with(&request, &json!({"response_fields": []})),
+    );
+    assert!(all["generation_settings"].is_object(), "{all}");
     let both = ok(
         &server,
         "/completion",
@@ -661,79 +688,6 @@ fn temperatures_and_stop_strings_have_the_ranges_of_llama_cpp_on_its_routes() {
 }
 
 #[test]
-fn the_small_routes_of_llama_cpp_answer() {
-    let server = Server::plain();
-    let get = |path: &str| {
-        let answer = server.get(path);
-        assert_eq!(answer.status, 200, "{path}: {}", answer.text);
-        answer.json()
-    };
-    let slots = get("/slots");
-    let slot = json!({"id": 0, "n_ctx": 2048, "is_processing": false});
-    assert_eq!(slots[0], slot);
-    assert_eq!(
-        slots.as_array().map(|slots| slots.len() as u64),
-        get("/props")["total_slots"].as_u64()
-    );
-    assert_eq!(get("/lora-adapters"), json!([]));
-    assert_eq!(
-        ok(&server, "/lora-adapters", &json!([])),
-        json!({"success": true})
-    );
-    assert_eq!(
-        refused(&server, "/lora-adapters", &json!([{"id": 0, "scale": 1}])),
-        "id"
-    );
-    for path in ["/props", "/slots/0?action=save"] {
-        let answer = server.post(path, &json!({}));
-        assert_eq!(
-            (answer.status.as_u16(), &answer.json()["error"]["type"]),
-            (501, &json!("not_supported_error"))
-        );
-    }
-    let meta = get("/v1/models")["data"][0]["meta"].clone();
-    assert_eq!(
-        (&meta["n_vocab"], &meta["n_ctx"]),
-        (&json!(4096), &json!(2048))
-    );
-    let ranked = json!({"query": "Who?", "documents": ["a", "b"]});
-    for path in ["/reranking", "/v1/reranking"] {
-        assert_eq!(
-            ok(&server, path, &ranked)["results"]
-                .as_array()
-                .map(Vec::len),
-            Some(2)
-        );
-    }
-    let (messages, chat) = (&hello()["messages"], "chat/completions/input_tokens");
-    let tokens = ok(&server, "/tokenize", &json!({"messages": messages}))["count"].clone();
-    for path in [format!("/{chat}"), format!("/v1/{chat}")] {
-        let counted = ok(
-            &server,
-            &path,
-            &json!({"model": MODEL, "messages": messages, "stream": true}),
-        );
-        assert_eq!(
-            counted,
-            json!({"object": "response.input_tokens", "input_tokens": tokens})
-        );
-    }
-}
-
-#[test]
-fn health_needs_no_key_under_both_of_its_names() {
-    let options = ServerOptions {
-        api_keys: vec!["sesame-9".into()],
-        ..ServerOptions::default()
-    };
-    let server = Server::fake("", config(), options);
-    for path in ["/health", "/v1/health"] {
-        let request = Request::get(path).body(Body::empty()).expect("a request");
-        assert_eq!(server.send(request).status, 200, "{path}");
-    }
-}
-
-#[test]
 fn names_of_special_tokens_are_text_if_a_request_says_so() {
     let server = Server::plain();
     let tokens = |more: Value| {
@@ -749,30 +703,6 @@ fn names_of_special_tokens_are_text_if_a_request_says_so() {
     );
     let back = ok(&server, "/detokenize", &json!({"tokens": text}));
     assert_eq!(back["content"], "<|im_end|>");
-}
-
-#[test]
-fn a_reply_tells_the_seed_that_was_used() {
-    let seeded = folio::config::Config {
-        seed: Some(42),
-        ..config()
-    };
-    let server = Server::fake("", seeded, ServerOptions::default());
-    let props = server.get("/props").json();
-    assert_eq!(props["default_generation_settings"]["params"]["seed"], 42);
-    assert_eq!(props["is_sleeping"], false);
-    let request = json!({"prompt": "Hello", "n_predict": 8, "temperature": 1, "ignore_eos": true});
-    let first = ok(&server, "/completion", &request);
-    let seed = &first["generation_settings"]["seed"];
-    assert!(seed.is_i64() && *seed != -1, "{seed}");
-    let again = ok(
-        &server,
-        "/completion",
-        &with(&request, &json!({"seed": seed})),
-    );
-    assert_eq!(first["content"], again["content"]);
-    let own = ok(&server, "/completion", &with(&request, &json!({"seed": 7})));
-    assert_eq!(own["generation_settings"]["seed"], 7);
 }
 
 #[test]
@@ -837,18 +767,33 @@ fn a_stream_reports_how_much_of_its_prompt_is_computed() {
         &base,
         &json!({"messages": [{"role": "user", "content": "one two three ".repeat(60)}]}),
     );
-    for (path, request) in [("/completion", &text), (COMPLETIONS, &text), (CHAT, &chat)] {
+    let input = with(&base, &json!({"input": "one two three ".repeat(60)}));
+    for (path, request) in [
+        ("/completion", &text),
+        (COMPLETIONS, &text),
+        (CHAT, &chat),
+        ("/v1/responses", &input),
+    ] {
         let asked = with(
             request,
-            &json!({"return_progress": true, "cache_salt": path.replace('/', "-")}),
+            &json!({"return_progress": true, "timings_per_token": true, "cache_salt": path.replace('/', "-")}),
         );
         let events = events(&server.post(path, &asked));
-        let progress: Vec<&Value> = events
+        let told: Vec<&Value> = events
             .iter()
-            .map(|event| &event["prompt_progress"])
-            .filter(|progress| progress.is_object())
+            .filter(|event| event["prompt_progress"].is_object())
             .collect();
-        assert!(progress.len() > 2, "{path}: {events:?}");
+        assert!(told.len() > 2, "{path}: {events:?}");
+        let times: Vec<_> = told
+            .iter()
+            .map(|event| event["timings"]["prompt_ms"].as_f64())
+            .collect();
+        assert!(
+            times[0] == Some(0.0) && times.is_sorted(),
+            "{path}: {times:?}"
+        );
+        assert!(times[times.len() - 1] > Some(0.0), "{path}: {times:?}");
+        let progress: Vec<&Value> = told.iter().map(|event| &event["prompt_progress"]).collect();
         let (first, last) = (progress[0], progress[progress.len() - 1]);
         assert_eq!(
             (&first["processed"], &first["cache"]),
@@ -864,4 +809,26 @@ fn a_stream_reports_how_much_of_its_prompt_is_computed() {
         let cached = server.post(path, &asked);
         assert!(cached.text.contains("\"cache\":"), "{}", cached.text);
     }
+}
+
+#[test]
+fn a_stream_of_a_response_reports_its_times_with_each_text_and_at_the_end() {
+    let server = Server::fake("", config(), ServerOptions::default());
+    let request =
+        json!({"input": "Hello", "max_output_tokens": 8, "ignore_eos": true, "stream": true});
+    let timed = with(&request, &json!({"timings_per_token": true}));
+    let events = events(&server.post("/v1/responses", &timed));
+    let of = |kind: &str| events.iter().find(|event| event["type"] == kind);
+    for kind in ["response.output_text.delta", "response.incomplete"] {
+        let timings = &of(kind).expect(kind)["timings"];
+        assert!(
+            timings["predicted_per_second"].is_f64(),
+            "{kind}: {timings}"
+        );
+    }
+    let added = of("response.output_item.added").expect("an item");
+    assert!(added["timings"].is_null(), "{added}");
+    let plain = server.post("/v1/responses", &request).text;
+    let end = plain.find("response.incomplete").expect("an end");
+    assert!(!plain[..end].contains("predicted_n"), "{plain}");
 }

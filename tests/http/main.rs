@@ -16,6 +16,7 @@ mod grammars;
 mod harness;
 mod infill;
 mod llama;
+mod llama_server;
 mod local;
 mod metrics;
 mod models;

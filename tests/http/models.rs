@@ -5,8 +5,8 @@ mod beside;
 
 use crate::document::golden;
 use crate::harness::{
-    Answer, CHAT, Open, PATIENCE, Server, config, demo_text, events, hello, params, post, say,
-    send, wait, with,
+    Answer, CHAT, MODEL, Open, PATIENCE, Server, config, demo_text, events, hello, params, post,
+    say, send, wait, with,
 };
 use axum::Router;
 use axum::body::Body;
@@ -103,7 +103,7 @@ pub(crate) fn source_of(
 ) -> ModelSource {
     let (log, name) = (log.clone(), name.to_owned());
     let names = vec![name.clone(), format!("{name}-alias")];
-    let stem = Some(format!("{name}-file"));
+    let file = Some(format!("{name}-file.gguf"));
     let load = move || {
         log.note(format!("load {name}"));
         log.pass();
@@ -136,7 +136,7 @@ pub(crate) fn source_of(
         queue_requests_max: 64,
         outline: Some(outline()),
         options: ServerOptions {
-            stem,
+            file,
             ..ServerOptions::default()
         },
         load: Box::new(load),
@@ -376,7 +376,7 @@ fn what_is_known_of_a_model_is_told_without_loading_it() {
                 &props["model_path"],
                 &props["default_generation_settings"]["n_ctx"]
             ),
-            (&json!("b"), &json!(context))
+            (&json!("b-file.gguf"), &json!(context))
         );
         assert!(
             props["chat_template"]
@@ -436,19 +436,21 @@ fn what_is_known_of_a_model_is_told_without_loading_it() {
 
 #[test]
 fn a_name_is_preferred_to_the_stem_of_another_models_file() {
-    let server = Several::with(|sources, _| sources[0].options.stem = Some("b".into()));
+    let server = Several::with(|sources, _| sources[0].options.file = Some("b.gguf".into()));
     assert_eq!(server.ask("b"), "I am b.");
-    let server = Several::with(|sources, _| sources[2].options.stem = Some("d".into()));
+    let server = Several::with(|sources, _| sources[2].options.file = Some("d".into()));
     assert_eq!(server.ask("d"), "I am c.");
+    assert_eq!(server.post(CHAT, &of("")).json()["model"], "a");
 }
 
 #[test]
 fn a_single_model_is_found_by_the_stem_of_its_file() {
     let options = ServerOptions {
-        stem: Some("qwen3".into()),
+        file: Some("qwen3.gguf".into()),
         ..ServerOptions::default()
     };
     let server = Server::fake("", config(), options);
+    assert_eq!(server.post(CHAT, &of("")).json()["model"], MODEL);
     for name in ["qwen3", "qwen3:latest"] {
         let answer = server.post(CHAT, &of(name));
         assert_eq!(
@@ -463,7 +465,7 @@ fn a_single_model_is_found_by_the_stem_of_its_file() {
             200
         );
     }
-    for unknown in ["qwen", "path/qwen3", ""] {
+    for unknown in ["qwen", "path/qwen3"] {
         assert_eq!(server.post(CHAT, &of(unknown)).status, 404, "{unknown}");
     }
     let listed = server.get("/v1/models").json();

@@ -607,6 +607,36 @@ fn numbers_of_template_settings_are_shown_and_others_have_64_bits() {
     );
 }
 
+#[test]
+fn enable_thinking_switches_thinking_unless_a_variable_does() {
+    let told = "{{ [reasoning_effort|default(0), enable_thinking|default(0), thinking|default(0)]|tojson }}";
+    let server = server(told);
+    let chat = json!({"messages": [{"role": "user", "content": "Hello!"}]});
+    let (on, off) = (
+        json!({"enable_thinking": true}),
+        json!({"enable_thinking": false}),
+    );
+    for (switches, told) in [
+        (on.clone(), json!([0, true, true])),
+        (off.clone(), json!([0, false, false])),
+        (
+            with(&off, &json!({"reasoning_effort": "high"})),
+            json!(["high", false, false]),
+        ),
+        (
+            with(&on, &json!({"chat_template_kwargs": off})),
+            json!([0, false, 0]),
+        ),
+    ] {
+        let reply = server.post("/apply-template", &with(&chat, &switches));
+        let prompt = reply.json()["prompt"].clone();
+        let seen: Option<Value> = prompt
+            .as_str()
+            .and_then(|prompt| serde_json::from_str(prompt).ok());
+        assert_eq!(seen, Some(told), "{switches}: {}", reply.text);
+    }
+}
+
 /// What the template of each route that renders one sees when a request says how to think: in the words of its API, and
 /// by variables.
 #[test]

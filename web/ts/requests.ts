@@ -2,7 +2,7 @@
 // FOLIO_REFRESH=1 cargo test --test http document
 
 export interface Target {
-  /** A served name; by default the first. */
+  /** A served name; by default, and if it is empty, the first. */
   model?: string | null;
 }
 
@@ -22,6 +22,8 @@ export interface ConversationFields {
   parallel_tool_calls?: boolean | null;
   /** How long the model should think, and whether: `none` turns thinking off, any other value turns it on. */
   reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
+  /** Whether the model thinks, whatever `reasoning_effort` says; a variable of the template goes before both. */
+  enable_thinking?: boolean | null;
   /** End the prompt with the beginning of an answer; by default unless the last message is continued. */
   add_generation_prompt?: boolean | null;
   /** Continue the last message. */
@@ -751,8 +753,6 @@ export interface EmbeddingChatRequest
   add_generation_prompt?: boolean | null;
 }
 
-export type EmbeddingsRequest = EmbeddingRequest | EmbeddingChatRequest;
-
 export interface LlamaEmbeddingRequest
   extends Target, Queueing {
   /** What to embed: a text, several, a list of token ids, or several lists. */
@@ -772,6 +772,8 @@ export interface LlamaEmbeddingRequest
   /** How vectors are scaled: 2 to length one, -1 not at all. */
   embd_normalize?: 2 | -1 | null;
 }
+
+export type EmbeddingsRequest = EmbeddingRequest | EmbeddingChatRequest | LlamaEmbeddingRequest;
 
 export interface RerankDocumentsRequest
   extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {

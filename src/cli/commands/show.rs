@@ -5,10 +5,10 @@ use crate::cli::terminal::output;
 use anyhow::Result;
 use clap::Args;
 use folio::model::Model;
-use folio::plan::{Plan, Storage};
+use folio::plan::Storage;
+use folio::plan::figures::Figures;
 use indicatif::{BinaryBytes, HumanCount};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -53,13 +53,14 @@ pub(crate) fn run(args: &ShowArgs) -> Result<()> {
 
 fn about(name: &str, model: &Model, template: &str, licence: Option<&str>) -> Value {
     let (spec, plan) = (model.spec(), model.record(Storage::F32));
+    let figures = plan.figures();
     json!({
         "model": name,
         "family": spec.architecture,
         "layers": spec.layers.len(),
-        "parameters": parameters(&plan),
+        "parameters": figures.parameters,
         "bytes": plan.weight_bytes(),
-        "format": format(&plan),
+        "format": shares(&figures),
         "context": spec.positions_max,
         "vocabulary": spec.vocab,
         "template": template,
@@ -67,32 +68,16 @@ fn about(name: &str, model: &Model, template: &str, licence: Option<&str>) -> Va
     })
 }
 
-/// Elements of all weights.
-fn parameters(plan: &Plan) -> u64 {
-    plan.weights
-        .iter()
-        .map(|weight| u64::from(weight.rows) * u64::from(weight.columns))
-        .sum()
-}
-
 /// The formats of the weights, the most frequent first, with their shares of the elements from a hundredth on.
-fn format(plan: &Plan) -> String {
-    let mut elements: BTreeMap<String, u64> = BTreeMap::new();
-    for weight in &plan.weights {
-        for section in &weight.sections {
-            let count = u64::from(section.rows) * u64::from(weight.columns);
-            *elements.entry(format!("{:?}", section.format)).or_default() += count;
-        }
-    }
-    let all = elements.values().sum::<u64>().max(1);
-    let mut formats: Vec<(String, u64)> = elements
-        .into_iter()
-        .map(|(name, count)| (name, count * 100 / all))
-        .collect();
-    formats.sort_by_key(|(_, share)| std::cmp::Reverse(*share));
-    let shown = formats.iter().filter(|(_, share)| *share > 0);
+fn shares(figures: &Figures) -> String {
+    let all = figures.parameters.max(1);
+    let shares = figures
+        .formats
+        .iter()
+        .map(|(format, elements)| (format, elements * 100 / all));
+    let shown = shares.filter(|(_, share)| *share > 0);
     shown
-        .map(|(name, share)| format!("{name} {share} %"))
+        .map(|(format, share)| format!("{format:?} {share} %"))
         .collect::<Vec<_>>()
         .join(", ")
 }

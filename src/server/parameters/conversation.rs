@@ -49,7 +49,11 @@ impl Conversation {
             fields.tool_choice,
             !fields.parallel_tool_calls,
         )?;
-        let thinking = Thinking::of_effort(fields.reasoning_effort);
+        let effort = Thinking::of_effort(fields.reasoning_effort);
+        let thinking = Thinking {
+            on: fields.enable_thinking.or(effort.on),
+            ..effort
+        };
         Ok(Self {
             messages: fields.messages,
             tools,

@@ -254,20 +254,17 @@ fn text_of_object(at: &str, mut object: Map<String, Value>) -> Result<String, Ap
     let content = object.remove("content");
     let content = content.ok_or_else(|| wrong(at, PROMPT_RULE, &Value::Object(object)))?;
     let at = format!("{at}.content");
-    match content {
-        Value::Array(parts) => parts
-            .into_iter()
-            .map(|part| match (&part["type"], &part["text"]) {
-                (kind, Value::String(text)) if kind == "text" => Ok(text.clone()),
-                _ => Err(wrong(
-                    &at,
-                    "a string, or a list of parts of type text",
-                    &part,
-                )),
-            })
-            .collect(),
-        content => string(&at, content),
-    }
+    let rule = "a list of parts of type text";
+    let Value::Array(parts) = content else {
+        return Err(wrong(&at, rule, &content));
+    };
+    let texts = parts
+        .into_iter()
+        .map(|part| match (&part["type"], &part["text"]) {
+            (kind, Value::String(text)) if kind == "text" => Ok(text.clone()),
+            _ => Err(wrong(&at, rule, &part)),
+        });
+    texts.collect()
 }
 
 fn string(at: &str, value: Value) -> Result<String, ApiError> {

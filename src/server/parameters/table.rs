@@ -18,12 +18,10 @@ use crate::server::parameters::kinds::sampling::{
     OPENAI_TEMPERATURE, OneChoice, Predicted, Probabilities, StopStrings, StopTokenIds,
     TOP_P_OR_GREEDY, USER_BYTES_MAX, Within,
 };
-use crate::server::parameters::kinds::structured::{
-    FormatType, JsonSchema, MaybeEmpty, Notation, TagPart,
-};
+use crate::server::parameters::kinds::structured::{FormatType, JsonSchema, Notation, TagPart};
 use crate::server::parameters::kinds::{
-    Boolean, Choice, Closed, Count, EmbdNormalize, Flag, Integer, Needed, Nested, NotZero, Number,
-    Optional, Required, Strings, Text, TokenIds,
+    Boolean, Choice, Closed, Count, EmbdNormalize, Flag, Integer, MaybeEmpty, Needed, Nested,
+    NotZero, Number, Optional, Required, Strings, Text, TokenIds,
 };
 use crate::server::parameters::prompts::{ExtraFiles, Prompts, PromptsKind};
 use crate::server::parameters::samplers::OtherSamplers;
@@ -37,8 +35,8 @@ pub(crate) const INPUTS_MAX: i64 = 2048;
 fields! {
     /// In every request.
     Target {
-        /// A served name; by default the first.
-        model: Option<String> = Optional(Text::ANY),
+        /// A served name; by default, and if it is empty, the first.
+        model: Option<String> = MaybeEmpty(Optional(Text::ANY)),
     }
     refuses {
         lora: "merge the adapter into the model's files",
@@ -213,17 +211,17 @@ fields! {
         /// An older name of `structured_outputs.json`.
         guided_json: Option<GrammarSpec> = Optional(Notation::JsonSchema),
         /// An older name of `structured_outputs.regex`.
-        guided_regex: Option<GrammarSpec> = MaybeEmpty(Notation::Regex),
+        guided_regex: Option<GrammarSpec> = MaybeEmpty(Optional(Notation::Regex)),
         /// An older name of `structured_outputs.choice`.
         guided_choice: Option<GrammarSpec> = Optional(Notation::Choice),
         /// An older name of `structured_outputs.grammar`.
-        guided_grammar: Option<GrammarSpec> = MaybeEmpty(Notation::Grammar),
+        guided_grammar: Option<GrammarSpec> = MaybeEmpty(Optional(Notation::Grammar)),
         /// SGLang's name of `structured_outputs.regex`.
-        regex: Option<GrammarSpec> = MaybeEmpty(Notation::Regex),
+        regex: Option<GrammarSpec> = MaybeEmpty(Optional(Notation::Regex)),
         /// SGLang's name of `structured_outputs.grammar`.
-        ebnf: Option<GrammarSpec> = MaybeEmpty(Notation::Grammar),
+        ebnf: Option<GrammarSpec> = MaybeEmpty(Optional(Notation::Grammar)),
         /// llama.cpp's name of `structured_outputs.grammar`; an empty one is none.
-        grammar: Option<GrammarSpec> = MaybeEmpty(Notation::Grammar),
+        grammar: Option<GrammarSpec> = MaybeEmpty(Optional(Notation::Grammar)),
         /// A JSON schema, as llama.cpp takes it: keywords that cannot be enforced have no effect.
         json_schema: Option<GrammarSpec> = Optional(Notation::LenientSchema),
     }
@@ -310,6 +308,8 @@ fields! {
         parallel_tool_calls: bool = Flag(true),
         /// How long the model should think, and whether: `none` turns thinking off, any other value turns it on.
         reasoning_effort: Option<&'static str> = Optional(Choice(EFFORTS)),
+        /// Whether the model thinks, whatever `reasoning_effort` says; a variable of the template goes before both.
+        enable_thinking: Option<bool> = Optional(Boolean),
         /// End the prompt with the beginning of an answer; by default unless the last message is continued.
         add_generation_prompt: Option<bool> = Optional(Boolean),
         /// Continue the last message.

@@ -60,6 +60,9 @@ pub(crate) struct PromptProgress {
     pub(crate) processed: u32,
     /// Milliseconds since the request was admitted.
     pub(crate) time_ms: u64,
+    /// The same time; none has passed before the first step.
+    #[serde(skip)]
+    pub(crate) time: Duration,
 }
 
 impl Times {
@@ -315,14 +318,16 @@ impl Choice {
     }
 
     fn add_progress(&mut self, progress: Progress) {
-        let time = self
-            .admitted
-            .map_or(Duration::ZERO, |admitted| admitted.elapsed());
+        let time = match self.admitted {
+            Some(admitted) if progress.processed > progress.cached => admitted.elapsed(),
+            _ => Duration::ZERO,
+        };
         self.new_progress.push(PromptProgress {
             total: self.prompt_tokens,
             cache: progress.cached,
             processed: progress.processed,
             time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            time,
         });
     }
 

@@ -225,7 +225,7 @@ impl ReplyForm for LlamaReply {
         }]
     }
 
-    fn progress(&self, choice: usize, progress: PromptProgress) -> Option<Chunk> {
+    fn progress(&mut self, choice: usize, progress: PromptProgress) -> Option<Chunk> {
         Some(Chunk {
             index: choice,
             content: String::new(),
@@ -236,7 +236,7 @@ impl ReplyForm for LlamaReply {
             tokens_evaluated: progress.processed,
             completion_probabilities: None,
             prompt_progress: Some(progress),
-            timings: None,
+            timings: self.asked.timings.then(|| progress.into()),
             end: None,
         })
     }

@@ -41,7 +41,7 @@ pub(crate) trait ReplyForm: Send + 'static {
     fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<Self::Chunk>;
 
     /// A chunk that tells how much of the prompt of a choice is computed, if the form has one.
-    fn progress(&self, _choice: usize, _progress: PromptProgress) -> Option<Self::Chunk> {
+    fn progress(&mut self, _choice: usize, _progress: PromptProgress) -> Option<Self::Chunk> {
         None
     }
 

@@ -473,7 +473,7 @@ impl ReplyForm for OpenAiReply {
         }
     }
 
-    fn progress(&self, choice: usize, progress: PromptProgress) -> Option<Chunk> {
+    fn progress(&mut self, choice: usize, progress: PromptProgress) -> Option<Chunk> {
         let body = match self.kind {
             Kind::Chat => Body::Delta(Message::default()),
             Kind::Completion => Body::Text(String::new()),
@@ -483,6 +483,7 @@ impl ReplyForm for OpenAiReply {
             usage: self.options.usage.then_some(None),
             extras: Extras {
                 prompt_progress: Some(progress),
+                timings: self.options.timings.then(|| progress.into()),
                 ..Extras::default()
             },
         })

@@ -4,12 +4,13 @@
 //! its events are numbered. A whole reply is the response object with which the same deltas end.
 
 use super::ReplyForm;
-use super::generation::{Delta, Totals};
+use super::generation::{Delta, PromptProgress, Totals};
 use super::logprobs::TokenNames;
 use super::timings::Timings;
 use crate::engine::request::FinishReason;
 use crate::platform;
 use crate::server::parameters::responses::{Asked, Called};
+use crate::server::parameters::sampling::Shown;
 use crate::server::state::ModelState;
 use crate::server::stored::Stored;
 use crate::server::wire::error::ApiError;
@@ -28,6 +29,8 @@ pub(crate) struct ResponsesReply {
     created: u64,
     /// `None`: the answer has no logprobs.
     tokens: Option<TokenNames>,
+    /// Every event with new text has times, and the last one.
+    times_deltas: bool,
     is_begun: bool,
     items: Vec<Item>,
     /// The last item is not complete.
@@ -83,6 +86,8 @@ struct At<'a, T> {
     place: Place<'a>,
     #[serde(flatten)]
     more: T,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
 }
 
 #[derive(Serialize)]
@@ -169,15 +174,15 @@ fn custom_input(arguments: &str) -> String {
 }
 
 impl ResponsesReply {
-    /// `logprobs`: how tokens are named, if the answer reports them.
+    /// A reply that shows these things.
     pub(crate) fn new(
         state: &ModelState,
         client: u32,
         model: String,
         asked: Asked,
-        logprobs: bool,
+        shown: &Shown,
     ) -> Self {
-        let tokens = logprobs.then(|| TokenNames {
+        let tokens = shown.logprobs.then(|| TokenNames {
             tokenizer: state.text.tokenizer.clone(),
             by_id: false,
             hides_special: false,
@@ -190,6 +195,7 @@ impl ResponsesReply {
             model,
             created: platform::unix_time(),
             tokens,
+            times_deltas: shown.timings,
             is_begun: false,
             items: Vec::new(),
             is_open: false,
@@ -360,13 +366,15 @@ impl ResponsesReply {
         }
     }
 
-    /// Adds an event about the last item or its part.
+    /// Adds an event about the last item or its part, with times if it has new text and the request asks for them.
     fn push_at(&self, events: &mut Events, name: &str, more: impl Serialize) {
+        let is_timed = self.times_deltas && name.ends_with(".delta");
         events.push(
             name,
             At {
                 place: self.place(),
                 more,
+                timings: is_timed.then(|| self.totals.into()),
             },
         );
     }
@@ -592,7 +600,11 @@ impl ResponsesReply {
         } else {
             "response.completed"
         };
-        events.push(kind, json!({"response": &response}));
+        let mut end = json!({"response": &response});
+        if self.times_deltas {
+            end["timings"] = json!(Timings::from(self.totals));
+        }
+        events.push(kind, end);
         if let Some(input) = self.asked.input.take() {
             let input = input
                 .into_iter()
@@ -649,6 +661,18 @@ impl ReplyForm for ResponsesReply {
         let text = std::mem::take(&mut events.text);
         self.events = events;
         vec![text]
+    }
+
+    /// As llama.cpp's server, `response.in_progress` again, with no more of the response than its id.
+    fn progress(&mut self, _: usize, progress: PromptProgress) -> Option<String> {
+        self.begin();
+        let response = json!({"id": self.id, "object": "response", "status": "in_progress"});
+        let mut more = json!({"response": response, "prompt_progress": progress});
+        if self.times_deltas {
+            more["timings"] = json!(Timings::from(progress));
+        }
+        self.events.push("response.in_progress", more);
+        Some(std::mem::take(&mut self.events.text))
     }
 
     fn last_chunk(&self, _: Totals) -> Option<String> {

@@ -1,7 +1,7 @@
 //! [`Timings`]: how long prompt and answer took, in llama.cpp's form.
 
-use super::generation::{Times, Totals};
-use crate::engine::request::DraftReport;
+use super::generation::{PromptProgress, Times, Totals};
+use crate::engine::request::{Cached, DraftReport};
 use serde::Serialize;
 
 /// Times and rates. A rate is zero if nothing came in its time.
@@ -25,6 +25,26 @@ pub(crate) struct Timings {
 struct Drafts {
     draft_n: u32,
     draft_n_accepted: u32,
+}
+
+impl From<PromptProgress> for Timings {
+    fn from(progress: PromptProgress) -> Self {
+        let times = Times {
+            prompt: progress.time,
+            ..Times::default()
+        };
+        let cached = Cached {
+            all: progress.cache,
+            ..Cached::default()
+        };
+        Totals {
+            prompt_tokens: progress.processed,
+            cached,
+            times,
+            ..Totals::default()
+        }
+        .into()
+    }
 }
 
 impl From<Totals> for Timings {

@@ -1,4 +1,5 @@
-//! `POST /v1/embeddings`, and `POST /embedding` in llama.cpp's form: embeddings of texts or token ids.
+//! `POST /v1/embeddings`, and `POST /embedding` in llama.cpp's form: embeddings of texts or token ids. As in its
+//! server, `content` instead of `input` asks for that form on both.
 //!
 //! An embedding is the hidden state of the last token, or the mean over all tokens, after the model's final norm. It is
 //! scaled to length one unless the request disables that.
@@ -90,6 +91,7 @@ pub(crate) async fn embeddings(
             };
             (request.target, request.form, inputs)
         }
+        Asked::Llama(request) => return llama_form(&state, client, *request).await,
         Asked::Chat(request) => {
             let mut conversation = Conversation::new(request.conversation)?;
             conversation.add_generation_prompt = request.add_generation_prompt;
@@ -123,27 +125,39 @@ pub(crate) async fn embeddings(
 enum Asked {
     Inputs(Box<EmbeddingRequest>),
     Chat(Box<EmbeddingChatRequest>),
+    Llama(Box<LlamaEmbeddingRequest>),
 }
 
 impl Asked {
     fn read(body: Map<String, Value>, state: &ModelState) -> Result<Self, ApiError> {
-        if read::has(&body, "messages") && !read::has(&body, "input") {
-            let request = read::whole(body, state)?;
-            Ok(Self::Chat(Box::new(request)))
+        if read::has(&body, "input") {
+            read::whole(body, state).map(|request| Self::Inputs(Box::new(request)))
+        } else if read::has(&body, "messages") {
+            read::whole(body, state).map(|request| Self::Chat(Box::new(request)))
+        } else if read::has(&body, "content") {
+            read::whole(body, state).map(|request| Self::Llama(Box::new(request)))
         } else {
-            let request = read::whole(body, state)?;
-            Ok(Self::Inputs(Box::new(request)))
+            read::whole(body, state).map(|request| Self::Inputs(Box::new(request)))
         }
     }
 }
 
-/// Embeds every input, in llama.cpp's form: one vector for each, in a list of its own.
+/// Embeds every input, in llama.cpp's form.
 pub(crate) async fn llama_embedding(
     State(state): State<ModelState>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let client = Client::of(&request);
-    let request: LlamaEmbeddingRequest = read::read(request, &state).await?;
+    let request = read::read(request, &state).await?;
+    llama_form(&state, client, request).await
+}
+
+/// One vector for each input, in a list of its own.
+async fn llama_form(
+    state: &ModelState,
+    client: Client,
+    request: LlamaEmbeddingRequest,
+) -> Result<Response, ApiError> {
     state.model(request.target.model)?;
     let content = request
         .content
@@ -154,7 +168,7 @@ pub(crate) async fn llama_embedding(
         names: LLAMA_NAMES,
         ..Inputs::new(content, request.queueing)
     };
-    let (vectors, _) = vectors(&state, client, inputs).await?;
+    let (vectors, _) = vectors(state, client, inputs).await?;
     let entries = vectors.into_iter().enumerate();
     let entries: Vec<_> = entries
         .map(|(index, vector)| LlamaEntry {

@@ -146,7 +146,7 @@ impl Asked {
         let model = object.get("model").or(by_name);
         let model = match model {
             None | Some(Value::Null) => None,
-            Some(Value::String(name)) => Some(name.clone()),
+            Some(Value::String(name)) => Some(name.clone()).filter(|name| !name.is_empty()),
             Some(_) => return Err(ApiError::invalid("model", "`model` must be a string")),
         };
         let idle = match object.get("keep_alive") {

@@ -16,11 +16,11 @@ use crate::server::parameters::table::{
 use crate::server::reply::llama::{Asked, LlamaReply};
 use crate::server::reply::respond;
 use crate::server::routes::chat::{self, Begun};
-use crate::server::routes::forward;
 use crate::server::routes::tokens::decode_all;
-use crate::server::state::{ModelState, ModelStatus, ServerState};
+use crate::server::routes::{forward, health};
+use crate::server::state::{ALWAYS, ModelState, ModelStatus, ServerState};
 use crate::server::wire::error::{ApiError, Names};
-use crate::text::TextModel;
+use crate::text::{ChatTemplate, TextModel};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -65,7 +65,9 @@ pub(crate) async fn slots(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let (names, known) = forward::known_of_query(&server, &request)?;
-    let running = match server.models.view(&names[0])?.state {
+    let view = server.models.view(&names[0])?;
+    health::check_slots(&request, std::slice::from_ref(&view))?;
+    let running = match view.state {
         Some(state) => state.engine.stats().requests_running,
         None => 0,
     };
@@ -126,23 +128,28 @@ pub(crate) async fn props(
         })
     };
     let view = server.models.view(&names[0])?;
+    let text = outline.text.clone();
+    let caps = move || text.template.as_ref().map(ChatTemplate::caps);
+    let caps = server.shared.offload(ALWAYS, caps).await?;
     let engine = view.state.as_ref().and_then(|state| state.engine.info());
     let defaults = SamplingParams {
         seed: engine.and_then(|info| info.seed),
         ..defaults(outline.draw_defaults, &outline.defaults)
     };
     Ok(Json(json!({
-        "default_generation_settings": {"n_ctx": outline.max_model_len, "params": settings(&defaults)},
+        "default_generation_settings": {"n_ctx": outline.max_model_len, "params": settings(&defaults, &[])},
         // Of OpenAI's routes, for the chat page.
-        "chat_generation_settings": {"params": settings(&outline.defaults)},
+        "chat_generation_settings": {"params": settings(&outline.defaults, &[])},
         "total_slots": outline.max_num_seqs,
-        "model_path": names[0],
+        "model_path": view.file.as_deref().unwrap_or(&names[0]),
         "model_alias": names[0],
+        "model_ftype": outline.figures.main_format(),
         "is_sleeping": matches!(view.status, ModelStatus::Unloaded),
         "endpoint_slots": true,
         "endpoint_props": false,
         "endpoint_metrics": true,
         "chat_template": of_config("chat_template"),
+        "chat_template_caps": caps,
         "bos_token": of_config("bos_token"),
         "eos_token": of_config("eos_token"),
         "modalities": {"vision": false, "audio": false},
@@ -152,7 +159,7 @@ pub(crate) async fn props(
 
 /// The settings of a request, or of one that sets nothing, with those of llama.cpp's samplers that do not exist here
 /// switched off: clients send them back.
-fn settings(params: &SamplingParams) -> Value {
+fn settings(params: &SamplingParams, eos_token_ids: &[u32]) -> Value {
     let draw = &params.draw;
     let mut settings = json!({
         "n_predict": params.max_tokens.map_or(-1, i64::from),
@@ -167,11 +174,26 @@ fn settings(params: &SamplingParams) -> Value {
         "frequency_penalty": draw.frequency_penalty,
         "ignore_eos": params.ignore_eos,
         "n_probs": params.logprobs.unwrap_or(0),
+        "logit_bias": biases(params, eos_token_ids),
     });
     if let (Value::Object(settings), Value::Object(off)) = (&mut settings, switched_off()) {
         settings.extend(off);
     }
     settings
+}
+
+/// The biases of tokens. End tokens that are left out have one without a number, which stands for minus infinity.
+fn biases(params: &SamplingParams, eos_token_ids: &[u32]) -> Vec<Value> {
+    let left_out = if params.ignore_eos {
+        eos_token_ids
+    } else {
+        &[]
+    };
+    let left_out = left_out.iter().map(|id| json!({"token": id, "bias": null}));
+    let biases = params.logit_bias.iter();
+    left_out
+        .chain(biases.map(|(id, bias)| json!({"token": id, "bias": bias})))
+        .collect()
 }
 
 /// Settings of llama.cpp that do not exist here, with the values that switch them off, or that then mean nothing.
@@ -272,7 +294,9 @@ async fn answer(
     prompts: impl Future<Output = Result<(Vec<Vec<u32>>, Vec<u32>), ApiError>>,
 ) -> Result<Response, ApiError> {
     let returns_tokens = request.sampling.return_token_ids;
+    // An empty list is none.
     let response_fields = request.response_fields.clone();
+    let response_fields = response_fields.filter(|fields| !fields.is_empty());
     let sampling = sampling_request(state, target, request);
     let Begun {
         generation,
@@ -282,7 +306,7 @@ async fn answer(
     } = chat::begin_raw(state, client, prompts, sampling).await?;
     let texts = decode_all(state, prompts, false).await?;
     let asked = Asked {
-        settings: settings(&sampling.params),
+        settings: settings(&sampling.params, &info.eos_token_ids),
         prompts: texts,
         choices: sampling.params.n as usize,
         probabilities: sampling.shown.logprobs,

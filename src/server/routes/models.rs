@@ -59,6 +59,9 @@ fn card(server: &ServerState, model: &ModelView, name: &str) -> Value {
         // As llama.cpp's clients read them.
         "status": status,
         "meta": model.facts.as_ref().map(|known| meta(&known.outline)),
+        "aliases": model.names.iter().filter(|other| *other != name).collect::<Vec<_>>(),
+        "tags": [],
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
     })
 }
 
@@ -66,9 +69,12 @@ fn card(server: &ServerState, model: &ModelView, name: &str) -> Value {
 fn meta(outline: &ModelOutline) -> Value {
     json!({
         "n_ctx": outline.max_model_len,
+        "n_ctx_train": outline.figures.positions_max,
         "n_vocab": outline.vocab,
         "n_embd": outline.embedding_len,
+        "n_params": outline.figures.parameters,
         "size": outline.weight_bytes,
+        "ftype": outline.figures.main_format(),
     })
 }
 

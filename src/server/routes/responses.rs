@@ -46,13 +46,7 @@ pub(crate) async fn create(
         ..
     } = chat::begin(&state, client, turn).await?;
     let left_out = asked.left_out.clone();
-    let form = ResponsesReply::new(
-        &state,
-        client.0,
-        sampling.model,
-        asked,
-        sampling.shown.logprobs,
-    );
+    let form = ResponsesReply::new(&state, client.0, sampling.model, asked, &sampling.shown);
     let response = respond(generation, form, sampling.stream).await?;
     Ok(chat::naming_ignored(&state, response, &left_out))
 }

@@ -419,13 +419,14 @@ fn llama_embedding_routes() -> Vec<Route> {
     )]
 }
 
-/// The two forms of a request to `/v1/embeddings`.
+/// The forms of a request to `/v1/embeddings`.
 fn embedding_schema(body: &Body, bounds: &Bounds) -> Value {
     let inputs = Body::of::<EmbeddingRequest>(body.example);
     let chat = Body::of::<EmbeddingChatRequest>(
         || json!({"messages": [{"role": "user", "content": "Hello!"}]}),
     );
-    one_of(body.name, &[inputs, chat], bounds)
+    let llama = Body::of::<LlamaEmbeddingRequest>(|| json!({"content": "Hello"}));
+    one_of(body.name, &[inputs, chat, llama], bounds)
 }
 
 /// Documents by how well they answer a query.

@@ -2,7 +2,7 @@
 //!
 //! All timeouts of the server are here; the router has none. By default: a client has ten seconds to send its headers.
 //! A body must keep arriving. A client that reads nothing for half a minute is disconnected, which drops its receivers
-//! and so cancels its requests. A silent stream gets a comment every fifteen seconds so that proxies keep it open.
+//! and so cancels its requests. A silent stream gets a comment every ten seconds so that proxies keep it open.
 //!
 //! The number of connections is limited, in total and for peers that have sent no valid request yet; `connections`
 //! decides which one is closed when another arrives. `link` is one connection; `bodies` has the bodies of requests and
@@ -98,7 +98,7 @@ impl Default for SocketOptions {
             idle_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
-            keep_alive: Duration::from_secs(15),
+            keep_alive: Duration::from_secs(10),
             requests_max: 1000,
             connections_max: 4096,
             connections_per_peer_max: Some(1024),

@@ -1,6 +1,7 @@
 //! [`ModelFacts`]: what routes tell of a model, whether it is loaded or not. Asking loads nothing: clients of Ollama's
 //! API ask about every model that they list.
 
+use crate::engine::handle::Figures;
 use crate::engine::request::{DrawDefaults, SamplingParams};
 use crate::text::TextModel;
 use crate::text::answer::AnswerFormat;
@@ -31,6 +32,8 @@ pub struct ModelOutline {
     pub embedding_len: u32,
     /// Bytes of the weights.
     pub weight_bytes: u64,
+    /// Its size.
+    pub figures: Figures,
 }
 
 /// What is known of a model now.

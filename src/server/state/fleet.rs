@@ -91,7 +91,7 @@ pub(crate) struct Fleet {
 /// A model, loaded or not.
 pub(super) struct Configured {
     pub(super) names: Arc<[String]>,
-    pub(super) stem: Option<String>,
+    pub(super) file: Option<String>,
     pub(super) takes_any_name: bool,
     /// What is known of it while it is not loaded.
     pub(super) facts: Option<ModelFacts>,
@@ -466,7 +466,7 @@ impl Configured {
         });
         Self {
             names: source.names.into(),
-            stem: source.options.stem.clone(),
+            file: source.options.file.clone(),
             takes_any_name: source.options.any_model,
             facts,
             refusal: source.refusal.or(too_large),

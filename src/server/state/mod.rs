@@ -130,6 +130,14 @@ impl fmt::Debug for Puller {
     }
 }
 
+/// The name of a model's file without the ending of its format. Other dots are part of a folder's name.
+fn stem(file: &str) -> &str {
+    match file.rsplit_once('.') {
+        Some((stem, ending)) if ending.eq_ignore_ascii_case("gguf") => stem,
+        _ => file,
+    }
+}
+
 /// How a model judges texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reranker {
@@ -167,8 +175,9 @@ pub struct ServerOptions {
     pub metrics_open: bool,
     /// The model is served by any name.
     pub any_model: bool,
-    /// The stem of the model's file or folder, by which it is found if no model has it as a name.
-    pub stem: Option<String>,
+    /// The name of the model's file or folder. Without its ending, requests may name the model so, unless another one
+    /// is called that.
+    pub file: Option<String>,
     /// Sampling defaults, from the model's generation_config.json.
     pub defaults: SamplingParams,
     /// Those of them that the model's files set; some routes have other defaults beside these.

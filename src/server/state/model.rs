@@ -1,7 +1,9 @@
 //! [`ModelState`]: what the routes need of the model that a request asks for.
 
 use super::answering::Answering;
-use super::{Counted, ModelFacts, ModelOutline, Reranker, ServerOptions, Shared, prompt_bytes_max};
+use super::{
+    Counted, ModelFacts, ModelOutline, Reranker, ServerOptions, Shared, prompt_bytes_max, stem,
+};
 use crate::engine::handle::{EngineHandle, EngineInfo, Status};
 use crate::engine::request::{Request, SubmitError};
 use crate::server::counters::{Metrics, Throughput};
@@ -90,6 +92,7 @@ impl ModelState {
             pool_tokens: u64::from(info.blocks) * u64::from(info.block_size),
             embedding_len: info.embedding_len,
             weight_bytes: info.weight_bytes,
+            figures: info.figures.clone(),
         };
         Some(ModelFacts {
             outline,
@@ -115,7 +118,8 @@ impl ModelState {
         let is_one = |name: &str| {
             self.model_names
                 .iter()
-                .chain(&self.options.stem)
+                .map(String::as_str)
+                .chain(self.options.file.as_deref().map(stem))
                 .any(|served| served == name)
         };
         // Ollama's clients add the tag that they see in its lists.

@@ -2,7 +2,7 @@
 
 use super::fleet::Fleet;
 use super::residents::Phase;
-use super::{ModelFacts, ModelState};
+use super::{ModelFacts, ModelState, stem};
 use crate::engine::handle::Status;
 use crate::server::counters::Metrics;
 use crate::server::wire::error::ApiError;
@@ -35,6 +35,8 @@ pub(crate) enum ModelStatus {
 pub(crate) struct ModelView {
     /// At least one.
     pub(crate) names: Arc<[String]>,
+    /// The name of its file or folder.
+    pub(crate) file: Option<String>,
     pub(crate) status: ModelStatus,
     /// What a loaded model is; of one that is being loaded only if it is the server's only one.
     pub(crate) state: Option<ModelState>,
@@ -165,11 +167,11 @@ impl Fleet {
         let Some(asked) = asked else { return Ok(0) };
         // Ollama's clients add the tag that they see in its lists.
         let plain = asked.strip_suffix(":latest").unwrap_or(asked);
-        let is_asked = |name: &String| name == asked || name == plain;
+        let is_asked = |name: &str| name == asked || name == plain;
         let by_name = self
             .models
             .iter()
-            .position(|model| model.names.iter().any(is_asked));
+            .position(|model| model.names.iter().any(|name| is_asked(name)));
         let names = self
             .models
             .iter()
@@ -178,7 +180,7 @@ impl Fleet {
             .or_else(|| {
                 self.models
                     .iter()
-                    .position(|model| model.stem.iter().any(is_asked))
+                    .position(|model| model.file.as_deref().map(stem).is_some_and(is_asked))
             })
             .or_else(|| self.models.iter().position(|model| model.takes_any_name))
             .ok_or_else(|| ApiError::unknown_model(asked, names))
@@ -203,6 +205,7 @@ fn view_of_one(model: &ModelState) -> ModelView {
     };
     ModelView {
         names: model.model_names.clone(),
+        file: model.options.file.clone(),
         status,
         state: Some(model.clone()),
         facts: model.facts(),
@@ -235,6 +238,7 @@ fn view(fleet: &Fleet, index: usize) -> ModelView {
     let state = loaded.map(|loaded| loaded.state.clone());
     ModelView {
         names: configured.names.clone(),
+        file: configured.file.clone(),
         status,
         facts: state
             .as_ref()

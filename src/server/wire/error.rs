@@ -336,6 +336,11 @@ impl ApiError {
         )
     }
 
+    /// As many sequences run as can.
+    pub(crate) fn no_slot() -> Self {
+        Self::unavailable("no_slot", "no slot is available")
+    }
+
     /// Something of which there is one, which is used already.
     pub(crate) fn busy(message: &str) -> Self {
         let error = Self::new(

@@ -127,9 +127,9 @@ impl Served {
         }
     }
 
-    /// What requests may also call it: the name of its file or folder.
-    fn stem(&self) -> String {
-        let name = self.args.model.served_name();
+    /// The name of its file or folder.
+    fn file(&self) -> String {
+        let name = self.args.model.name();
         let name = name.trim_end_matches(['/', '\\']);
         name.rsplit(['/', '\\'])
             .next()
@@ -152,13 +152,9 @@ impl Served {
             reranker,
             ..
         } = self.args;
-        let (any_model, stem) = (
-            self.takes_any_name,
-            Some(self.stem()).filter(|stem| !stem.is_empty()),
-        );
         ServerOptions {
-            any_model,
-            stem,
+            any_model: self.takes_any_name,
+            file: Some(self.file()).filter(|file| !file.is_empty()),
             tool_call_parser,
             reasoning_parser,
             reranker,

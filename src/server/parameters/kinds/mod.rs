@@ -17,6 +17,9 @@ use std::marker::PhantomData;
 /// An optional field.
 pub(crate) struct Optional<K>(pub(crate) K);
 
+/// An optional text of which an empty one is none: some clients send what they have no value for.
+pub(crate) struct MaybeEmpty<K>(pub(crate) Optional<K>);
+
 /// A required field.
 pub(crate) struct Required<K>(pub(crate) K);
 
@@ -42,6 +45,24 @@ impl<K: Kind> Presence for Optional<K> {
 
     fn schema(&self, bounds: &Bounds) -> (Value, bool) {
         (nullable(self.0.schema(bounds)), false)
+    }
+}
+
+impl<K: Kind> Presence for MaybeEmpty<K> {
+    type Value = Option<K::Value>;
+
+    fn take(
+        &self,
+        at: &str,
+        value: Option<Value>,
+        bounds: &Bounds,
+    ) -> Result<Self::Value, ApiError> {
+        let value = value.filter(|value| value.as_str() != Some(""));
+        self.0.take(at, value, bounds)
+    }
+
+    fn schema(&self, bounds: &Bounds) -> (Value, bool) {
+        self.0.schema(bounds)
     }
 }
 

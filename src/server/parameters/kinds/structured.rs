@@ -1,7 +1,7 @@
 //! Kinds of fields for structured output.
 
-use crate::server::parameters::kind::{Bounds, Kind, Presence, wrong};
-use crate::server::parameters::kinds::{Choice, Optional};
+use crate::server::parameters::kind::{Bounds, Kind, wrong};
+use crate::server::parameters::kinds::Choice;
 use crate::server::wire::error::ApiError;
 use crate::text::{GrammarSpec, integers, structural_tag};
 use serde_json::{Value, json};
@@ -50,28 +50,6 @@ impl Kind for FormatType {
 
     fn schema(&self, bounds: &Bounds) -> Value {
         Self::CHOICE.schema(bounds)
-    }
-}
-
-/// A grammar that may be empty: then there is none, which is how llama.cpp's server reports it and its clients send it
-/// back.
-pub(crate) struct MaybeEmpty(pub(crate) Notation);
-
-impl Presence for MaybeEmpty {
-    type Value = Option<GrammarSpec>;
-
-    fn take(
-        &self,
-        at: &str,
-        value: Option<Value>,
-        bounds: &Bounds,
-    ) -> Result<Self::Value, ApiError> {
-        let value = value.filter(|value| value.as_str() != Some(""));
-        Optional(self.0).take(at, value, bounds)
-    }
-
-    fn schema(&self, bounds: &Bounds) -> (Value, bool) {
-        Optional(self.0).schema(bounds)
     }
 }
 

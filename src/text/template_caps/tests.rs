@@ -1,0 +1,45 @@
+//! What small templates show.
+
+use crate::text::{TemplateCaps, TextModel};
+
+fn caps(template: &str) -> TemplateCaps {
+    let text = TextModel::from_parts(None, None, Some(template)).expect("a template");
+    text.template.as_ref().expect("a template").caps()
+}
+
+#[test]
+fn a_template_that_only_writes_contents_shows_nothing_else() {
+    let plain = "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('No system') }}\
+                 {% endif %}{{ message.content }}{% endfor %}";
+    assert_eq!(
+        caps(plain),
+        TemplateCaps {
+            supports_string_content: true,
+            ..TemplateCaps::default()
+        }
+    );
+}
+
+#[test]
+fn what_a_template_shows_of_a_conversation_is_found() {
+    let all = "{{ reasoning_effort }}{% if tools %}{{ tools|tojson }}{% endif %}{% for message in messages %}\
+               {% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}\
+               {{ part.text }}{% endfor %}{% endif %}{{ message.reasoning_content }}{% for call in message.tool_calls \
+               %}{{ call.function.name }}{{ call.function.arguments|tojson }}{% endfor %}{% endfor %}";
+    assert_eq!(
+        caps(all),
+        TemplateCaps {
+            supports_string_content: true,
+            supports_typed_content: true,
+            supports_tools: true,
+            supports_tool_calls: true,
+            supports_parallel_tool_calls: true,
+            supports_object_arguments: true,
+            supports_system_role: true,
+            supports_preserve_reasoning: true,
+            supports_reasoning_effort: true,
+        }
+    );
+    let first = caps(&all.replace("message.tool_calls", "(message.tool_calls or [])[:1]"));
+    assert!(first.supports_tool_calls && !first.supports_parallel_tool_calls);
+}
