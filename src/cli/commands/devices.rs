@@ -126,7 +126,7 @@ fn adapter_text(report: &AdapterReport) -> String {
     };
     let compiler = match report.shader_compiler {
         None => String::new(),
-        Some(FXC) => format!("\n          shaders by FXC: {}", FXC_IS_SLOW),
+        Some(FXC) => format!("\n          shaders by FXC: {FXC_IS_SLOW}"),
         Some(name) => format!(", shaders by {name}"),
     };
     format!(
