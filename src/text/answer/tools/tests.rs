@@ -3,6 +3,7 @@
 mod brackets;
 mod broken;
 pub(super) mod formats;
+mod invoked;
 mod markup;
 mod messages;
 mod near_misses;
