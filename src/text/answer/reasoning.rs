@@ -167,15 +167,15 @@ pub(crate) struct Start {
     pub(crate) is_blank: bool,
 }
 
-/// Gemma's opening tag without its token, which models leave out.
-const GEMMA_WORD: &str = "thought\n";
+/// The token of Gemma's opening tag, and the word after it. Models leave out either.
+const GEMMA_OPEN: [&str; 2] = ["<|channel>", "thought\n"];
 
 /// Splits an answer into reasoning and the rest.
 #[derive(Clone, Debug)]
 pub(crate) struct Splitter {
     open: &'static str,
-    /// What opens a thought at the beginning of the answer only.
-    first: &'static str,
+    /// What else opens a thought.
+    also: &'static [&'static str],
     close: Marker,
     stage: Stage,
     /// Whether this stage has only white space and tags so far.
@@ -199,10 +199,10 @@ impl Splitter {
         let Start { stage, is_blank } = start;
         Some(Self {
             open,
-            first: if parser == ReasoningParser::Gemma {
-                GEMMA_WORD
+            also: if parser == ReasoningParser::Gemma {
+                &GEMMA_OPEN
             } else {
-                open
+                &[]
             },
             close: Marker::new(close),
             stage,
@@ -248,27 +248,16 @@ impl Splitter {
     fn begin(&mut self) -> Option<String> {
         loop {
             let text = self.held.trim_start();
-            let first = if self.stage == Stage::Undecided {
-                self.first
-            } else {
-                self.open
-            };
-            let tags = [
-                (self.open, Stage::Reasoning),
-                (first, Stage::Reasoning),
-                (self.close.text(), Stage::Answering),
-            ];
-            let Some((tag, stage)) = tags
-                .into_iter()
-                .find(|(tag, _)| begins(text, tag) == Some(true))
-            else {
-                if text.is_empty() || tags.iter().any(|(tag, _)| begins(text, tag).is_none()) {
-                    return None;
-                }
+            let Some(tag) = self.tag(text)? else {
                 break;
             };
-            self.stage = stage;
-            self.held = text[tag.len()..].to_owned();
+            let rest = text[tag.len()..].to_owned();
+            self.stage = if tag == self.close.text() {
+                Stage::Answering
+            } else {
+                Stage::Reasoning
+            };
+            self.held = rest;
         }
         self.is_blank = false;
         let held = std::mem::take(&mut self.held);
@@ -277,6 +266,21 @@ impl Splitter {
             return Some(held);
         }
         Some(held.trim_start().to_owned())
+    }
+
+    /// The tag with which a blank stage begins, if any; `None` if that is open.
+    fn tag(&self, text: &str) -> Option<Option<&'static str>> {
+        let also = if self.stage == Stage::Answering {
+            &[]
+        } else {
+            self.also
+        };
+        for tag in [self.open].iter().chain(also).chain([&self.close.text()]) {
+            if begins(text, tag)? {
+                return Some(Some(tag));
+            }
+        }
+        Some(None)
     }
 
     /// Ends the thought without its tag. Returns the text that was held back.

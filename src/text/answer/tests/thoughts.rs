@@ -243,6 +243,30 @@ fn tags_of_a_thought_are_no_content_where_they_are_repeated_or_forgotten() {
 }
 
 #[test]
+fn a_thought_of_gemma_may_lack_the_word_that_opens_it() {
+    let told = |stage: Stage, answer: &str| {
+        let format = (ToolParser::Gemma4, ReasoningParser::Gemma);
+        told(format, stage, answer)
+    };
+    for (answer, thought, content) in [
+        ("<|channel>Hm.<channel|>Hello.", "Hm.", "Hello."),
+        (
+            "<|channel>thousands\n<channel|>Hello.",
+            "thousands",
+            "Hello.",
+        ),
+        ("<|channel>\nthought\nHm.<channel|>Hello.", "Hm.", "Hello."),
+        ("<|channel>Hm.", "Hm.", ""),
+        ("<|channels>", "", "<|channels>"),
+    ] {
+        let expected = [thought, content, ""].map(str::to_owned);
+        assert_eq!(told(Stage::Undecided, answer), expected, "{answer}");
+    }
+    let word = told(Stage::Reasoning, "thought\nHm.<channel|>Hello.");
+    assert_eq!(word, ["Hm.", "Hello.", ""].map(str::to_owned));
+}
+
+#[test]
 fn a_thought_of_gemma_may_lack_the_token_that_opens_it() {
     let told = |answer: &str| {
         told(
