@@ -182,6 +182,8 @@ pub(crate) struct Splitter {
     is_blank: bool,
     /// The text of a blank stage, which may become a tag.
     held: String,
+    /// White space in a thought, which is none of it if the thought ends there.
+    space: String,
 }
 
 /// What follows next in an answer.
@@ -208,6 +210,7 @@ impl Splitter {
             stage,
             is_blank: is_blank || stage == Stage::Undecided,
             held: String::new(),
+            space: String::new(),
         })
     }
 
@@ -234,8 +237,11 @@ impl Splitter {
                 return text;
             }
             let (before, found) = self.close.push(&text);
-            reasoning.push_str(&before);
+            let thought = std::mem::take(&mut self.space) + &before;
+            let (thought, space) = thought.split_at(thought.trim_end().len());
+            reasoning.push_str(thought);
             let Some(rest) = found else {
+                self.space = space.to_owned();
                 return String::new();
             };
             (self.stage, self.is_blank) = (Stage::Answering, true);
@@ -286,7 +292,7 @@ impl Splitter {
     /// Ends the thought without its tag. Returns the text that was held back.
     pub(super) fn end(&mut self) -> String {
         (self.stage, self.is_blank) = (Stage::Answering, false);
-        self.close.finish()
+        std::mem::take(&mut self.space) + &self.close.finish()
     }
 
     /// Ends the text. An unfinished tag was none, unless the text was cut.
@@ -297,6 +303,7 @@ impl Splitter {
             Stage::Undecided => held,
             Stage::Reasoning => {
                 reasoning.push_str(held.trim_start());
+                reasoning.push_str(&std::mem::take(&mut self.space));
                 reasoning.push_str(&self.close.finish());
                 String::new()
             }

@@ -243,6 +243,20 @@ fn tags_of_a_thought_are_no_content_where_they_are_repeated_or_forgotten() {
 }
 
 #[test]
+fn white_space_before_the_tag_that_closes_a_thought_is_no_part_of_it() {
+    for reasoning in REASONING {
+        let (_, close) = reasoning.tags().expect("it has tags");
+        for form in [ToolParser::Hermes, ToolParser::Json] {
+            let told = |answer: &str| told((form, reasoning), Stage::Reasoning, answer);
+            let own = |parts: [&str; 3]| parts.map(str::to_owned);
+            let answer = format!("One.\n\nTwo. \n\t{close}\nHello.");
+            assert_eq!(told(&answer), own(["One.\n\nTwo.", "Hello.", ""]));
+            assert_eq!(told("One.\n\nTwo.\n"), own(["One.\n\nTwo.\n", "", ""]));
+        }
+    }
+}
+
+#[test]
 fn a_thought_of_gemma_may_lack_the_word_that_opens_it() {
     let told = |stage: Stage, answer: &str| {
         let format = (ToolParser::Gemma4, ReasoningParser::Gemma);
