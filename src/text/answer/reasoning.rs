@@ -121,6 +121,11 @@ impl ReasoningParser {
         self.format().answer
     }
 
+    /// Whether the model puts tags around texts for which it names a source.
+    pub(crate) fn has_citations(self) -> bool {
+        self == Self::Command
+    }
+
     /// The stage in which the answer to `prompt` starts. `continued` is the beginning of the answer with which the
     /// prompt ends.
     pub(crate) fn start(

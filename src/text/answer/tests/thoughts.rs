@@ -257,6 +257,22 @@ fn white_space_before_the_tag_that_closes_a_thought_is_no_part_of_it() {
 }
 
 #[test]
+fn citations_of_command_are_told_without_their_tags() {
+    let answer = "<|START_THINKING|>A <co>bow</co: 0:[1]>.<|END_THINKING|>\n\
+                  <|START_RESPONSE|>The <co>sky</co: 0:[1,2],1:[3]>.<|END_RESPONSE|>";
+    for form in [ToolParser::CommandR7b, ToolParser::Json] {
+        let parts = told((form, ReasoningParser::Command), Stage::Undecided, answer);
+        assert_eq!(parts, ["A bow.", "The sky.", ""].map(str::to_owned));
+    }
+    let other = told(
+        (ToolParser::Json, ReasoningParser::Think),
+        Stage::Undecided,
+        "<co>x</co>",
+    );
+    assert_eq!(other[1], "<co>x</co>");
+}
+
+#[test]
 fn a_thought_of_gemma_may_lack_the_word_that_opens_it() {
     let told = |stage: Stage, answer: &str| {
         let format = (ToolParser::Gemma4, ReasoningParser::Gemma);
