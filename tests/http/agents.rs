@@ -159,7 +159,7 @@ fn a_stream_of_messages() {
     let mut whole = server.post(MESSAGES, &request).json();
     blank(&mut whole);
     let content = json!([
-        {"type": "thinking", "thinking": "Hm.\n", "signature": whole["content"][0]["signature"]},
+        {"type": "thinking", "thinking": "Hm.", "signature": whole["content"][0]["signature"]},
         {"type": "text", "text": "I look."},
         {"type": "tool_use", "id": "toolu_ID", "name": "get_weather", "input": {"city": "Paris", "days": 2}},
         {"type": "tool_use", "id": "toolu_ID", "name": "get_weather", "input": {"city": "Paris", "days": 2}},

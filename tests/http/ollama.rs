@@ -61,7 +61,7 @@ fn a_chat_in_lines_and_whole() {
     ]);
     let stream = lines(&server.post("/api/chat", &with(&ask(), &json!({"think": true}))));
     let (thinking, content, calls) = joined(&stream);
-    assert_eq!((thinking.as_str(), content.as_str()), ("Hm.\n", "I look."));
+    assert_eq!((thinking.as_str(), content.as_str()), ("Hm.", "I look."));
     assert_eq!(
         calls[0]["function"]["arguments"],
         json!({"city": "Paris", "days": 2})

@@ -260,7 +260,7 @@ fn thoughts_come_back_sealed() {
         "reasoning": {"summary": "auto"}, "max_output_tokens": 100});
     let first = server.post(RESPONSES, &request).json();
     let thought = &first["output"][0];
-    assert_eq!(thought["summary"][0]["text"], "Hm.\n");
+    assert_eq!(thought["summary"][0]["text"], "Hm.");
     let sealed = thought["encrypted_content"]
         .as_str()
         .expect("a sealed text")

@@ -577,7 +577,7 @@ fn thoughts_are_told_apart() {
     let turn = both(&server, &hello());
     assert_eq!(
         (turn.reasoning.as_deref(), turn.content.as_deref()),
-        (Some("Two and two.\n"), Some("Four."))
+        (Some("Two and two."), Some("Four."))
     );
     assert_eq!(turn.reason, "stop");
     let usage = server.post(CHAT, &hello()).json()["usage"].clone();
@@ -596,7 +596,7 @@ fn thoughts_are_told_apart() {
     );
     assert_eq!(
         (turn.reasoning.as_deref(), turn.content.as_deref()),
-        (Some("Hm.\n"), Some("Yes."))
+        (Some("Hm."), Some("Yes."))
     );
     let turn = both(&thinking(&["Just yes."], "", own), &hello());
     assert_eq!(
@@ -706,7 +706,7 @@ fn thoughts_and_answers_are_continued() {
     let thinking = turn("<think>\nTwo and", " two.\n</think>\n\nFour.");
     assert_eq!(
         (thinking.reasoning.as_deref(), thinking.content.as_deref()),
-        (Some(" two.\n"), Some("Four."))
+        (Some(" two."), Some("Four."))
     );
     let answering = turn("<think>\nHm.\n</think>\n\nIt is", " four, I <think> so.");
     assert_eq!(

@@ -20,7 +20,7 @@ fn thoughts_have_both_names_in_whole_answers_and_in_streams() {
     let server = thinking(&["<think>\nHm.\n</think>\n\nHello."]);
     let whole = server.post(CHAT, &hello()).json();
     let message = &whole["choices"][0]["message"];
-    assert_eq!(message["reasoning"], "Hm.\n", "{whole}");
+    assert_eq!(message["reasoning"], "Hm.", "{whole}");
     assert_eq!(message["reasoning_content"], message["reasoning"]);
     let server = thinking(&["<think>\nHm.\n</think>\n\nHello."]);
     let stream = server.post(CHAT, &with(&hello(), &json!({"stream": true})));
@@ -30,7 +30,7 @@ fn thoughts_have_both_names_in_whole_answers_and_in_streams() {
         assert_eq!(delta["reasoning"], delta["reasoning_content"], "{chunk}");
         thought.push_str(delta["reasoning"].as_str().unwrap_or_default());
     }
-    assert_eq!(thought, "Hm.\n");
+    assert_eq!(thought, "Hm.");
     let plain = saying(&["Hello."]).post(CHAT, &hello()).json();
     let message = plain["choices"][0]["message"]
         .as_object()

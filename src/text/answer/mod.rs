@@ -6,6 +6,7 @@
 //!
 //! Nothing here depends on HTTP, or on the JSON of a reply.
 
+mod citations;
 mod envelope;
 mod harmony;
 mod json_stream;
@@ -149,7 +150,12 @@ impl AnswerParser {
                 CallParser::Off
             };
             let envelope = Envelope::new(format.reasoning.answer_tags());
-            Form::Tagged(Box::new(Tagged::new(reasoning, envelope, calls)))
+            let tagged = Tagged::new(reasoning, envelope, calls);
+            Form::Tagged(Box::new(if format.reasoning.has_citations() {
+                tagged.without_citations()
+            } else {
+                tagged
+            }))
         };
         Self::of(form, tools.single)
     }

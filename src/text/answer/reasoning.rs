@@ -121,6 +121,11 @@ impl ReasoningParser {
         self.format().answer
     }
 
+    /// Whether the model puts tags around texts for which it names a source.
+    pub(crate) fn has_citations(self) -> bool {
+        self == Self::Command
+    }
+
     /// The stage in which the answer to `prompt` starts. `continued` is the beginning of the answer with which the
     /// prompt ends.
     pub(crate) fn start(
@@ -167,21 +172,23 @@ pub(crate) struct Start {
     pub(crate) is_blank: bool,
 }
 
-/// Gemma's opening tag without its token, which models leave out.
-const GEMMA_WORD: &str = "thought\n";
+/// The token of Gemma's opening tag, and the word after it. Models leave out either.
+const GEMMA_OPEN: [&str; 2] = ["<|channel>", "thought\n"];
 
 /// Splits an answer into reasoning and the rest.
 #[derive(Clone, Debug)]
 pub(crate) struct Splitter {
     open: &'static str,
-    /// What opens a thought at the beginning of the answer only.
-    first: &'static str,
+    /// What else opens a thought.
+    also: &'static [&'static str],
     close: Marker,
     stage: Stage,
     /// Whether this stage has only white space and tags so far.
     is_blank: bool,
     /// The text of a blank stage, which may become a tag.
     held: String,
+    /// White space in a thought, which is none of it if the thought ends there.
+    space: String,
 }
 
 /// What follows next in an answer.
@@ -199,15 +206,16 @@ impl Splitter {
         let Start { stage, is_blank } = start;
         Some(Self {
             open,
-            first: if parser == ReasoningParser::Gemma {
-                GEMMA_WORD
+            also: if parser == ReasoningParser::Gemma {
+                &GEMMA_OPEN
             } else {
-                open
+                &[]
             },
             close: Marker::new(close),
             stage,
             is_blank: is_blank || stage == Stage::Undecided,
             held: String::new(),
+            space: String::new(),
         })
     }
 
@@ -234,8 +242,11 @@ impl Splitter {
                 return text;
             }
             let (before, found) = self.close.push(&text);
-            reasoning.push_str(&before);
+            let thought = std::mem::take(&mut self.space) + &before;
+            let (thought, space) = thought.split_at(thought.trim_end().len());
+            reasoning.push_str(thought);
             let Some(rest) = found else {
+                self.space = space.to_owned();
                 return String::new();
             };
             (self.stage, self.is_blank) = (Stage::Answering, true);
@@ -248,27 +259,16 @@ impl Splitter {
     fn begin(&mut self) -> Option<String> {
         loop {
             let text = self.held.trim_start();
-            let first = if self.stage == Stage::Undecided {
-                self.first
-            } else {
-                self.open
-            };
-            let tags = [
-                (self.open, Stage::Reasoning),
-                (first, Stage::Reasoning),
-                (self.close.text(), Stage::Answering),
-            ];
-            let Some((tag, stage)) = tags
-                .into_iter()
-                .find(|(tag, _)| begins(text, tag) == Some(true))
-            else {
-                if text.is_empty() || tags.iter().any(|(tag, _)| begins(text, tag).is_none()) {
-                    return None;
-                }
+            let Some(tag) = self.tag(text)? else {
                 break;
             };
-            self.stage = stage;
-            self.held = text[tag.len()..].to_owned();
+            let rest = text[tag.len()..].to_owned();
+            self.stage = if tag == self.close.text() {
+                Stage::Answering
+            } else {
+                Stage::Reasoning
+            };
+            self.held = rest;
         }
         self.is_blank = false;
         let held = std::mem::take(&mut self.held);
@@ -279,10 +279,25 @@ impl Splitter {
         Some(held.trim_start().to_owned())
     }
 
+    /// The tag with which a blank stage begins, if any; `None` if that is open.
+    fn tag(&self, text: &str) -> Option<Option<&'static str>> {
+        let also = if self.stage == Stage::Answering {
+            &[]
+        } else {
+            self.also
+        };
+        for tag in [self.open].iter().chain(also).chain([&self.close.text()]) {
+            if begins(text, tag)? {
+                return Some(Some(tag));
+            }
+        }
+        Some(None)
+    }
+
     /// Ends the thought without its tag. Returns the text that was held back.
     pub(super) fn end(&mut self) -> String {
         (self.stage, self.is_blank) = (Stage::Answering, false);
-        self.close.finish()
+        std::mem::take(&mut self.space) + &self.close.finish()
     }
 
     /// Ends the text. An unfinished tag was none, unless the text was cut.
@@ -293,6 +308,7 @@ impl Splitter {
             Stage::Undecided => held,
             Stage::Reasoning => {
                 reasoning.push_str(held.trim_start());
+                reasoning.push_str(&std::mem::take(&mut self.space));
                 reasoning.push_str(&self.close.finish());
                 String::new()
             }

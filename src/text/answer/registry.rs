@@ -1,5 +1,6 @@
 //! [`parsers`] declares the parsers of a kind: an enum, and for each of its values the format that it stands for. A
 //! format has the names of its parser and the templates by which it is detected, so that nothing else lists them.
+//! `docs/dev/parsers-and-vllm.md` has how far the parsers agree with vLLM's tests.
 
 /// Declares an enum of parsers from the format of each. A chat template is of the first format in this list that it
 /// matches; the value marked with `#[default]` is for templates that match none.

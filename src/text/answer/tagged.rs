@@ -1,6 +1,7 @@
 //! [`Tagged`]: answers whose thought is in tags. What follows it is content and calls; a call also ends the thought.
 
 use super::Parsing;
+use super::citations::Citations;
 use super::envelope::Envelope;
 use super::marker::Marker;
 use super::parts::Parts;
@@ -21,6 +22,8 @@ pub(super) struct Tagged {
     calls: Box<CallParser>,
     /// The closing tag of a thought that a call has ended.
     late: Option<LateTag>,
+    /// Removes the tags of citations from the thought and from the content.
+    citations: Option<[Citations; 2]>,
 }
 
 impl Tagged {
@@ -35,6 +38,15 @@ impl Tagged {
             envelope,
             calls: Box::new(calls),
             late: None,
+            citations: None,
+        }
+    }
+
+    /// Removes the tags of citations.
+    pub(super) fn without_citations(self) -> Self {
+        Self {
+            citations: Some(Default::default()),
+            ..self
         }
     }
 
@@ -61,6 +73,16 @@ impl Tagged {
 
     /// Takes more text and adds what is certain to `parts`.
     pub(super) fn push(&mut self, text: &str, parts: &mut Parts) {
+        let mut more = Parts::default();
+        self.split(text, &mut more);
+        if let Some([thought, content]) = &mut self.citations {
+            more.reasoning = thought.push(&more.reasoning);
+            more.content = content.push(&more.content);
+        }
+        parts.extend(more);
+    }
+
+    fn split(&mut self, text: &str, parts: &mut Parts) {
         // A tag within a call's arguments is none, so what is before a tag is read before it is looked for.
         let mut start = 0;
         for (at, _) in text.match_indices(STARTS).chain([(text.len(), "")]) {
@@ -148,6 +170,16 @@ impl Tagged {
 
     /// Ends the text. What was held back was neither a tag nor a call, unless the text was cut.
     pub(super) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
+        let mut more = Parts::default();
+        self.end(&mut more, is_cut);
+        if let Some([thought, content]) = &mut self.citations {
+            more.reasoning = thought.push(&more.reasoning) + &thought.finish(is_cut);
+            more.content = content.push(&more.content) + &content.finish(is_cut);
+        }
+        parts.extend(more);
+    }
+
+    fn end(&mut self, parts: &mut Parts, is_cut: bool) {
         if let Some(splitter) = &mut self.reasoning {
             let mut thought = String::new();
             let answer = splitter.finish(&mut thought, is_cut);

@@ -243,6 +243,60 @@ fn tags_of_a_thought_are_no_content_where_they_are_repeated_or_forgotten() {
 }
 
 #[test]
+fn white_space_before_the_tag_that_closes_a_thought_is_no_part_of_it() {
+    for reasoning in REASONING {
+        let (_, close) = reasoning.tags().expect("it has tags");
+        for form in [ToolParser::Hermes, ToolParser::Json] {
+            let told = |answer: &str| told((form, reasoning), Stage::Reasoning, answer);
+            let own = |parts: [&str; 3]| parts.map(str::to_owned);
+            let answer = format!("One.\n\nTwo. \n\t{close}\nHello.");
+            assert_eq!(told(&answer), own(["One.\n\nTwo.", "Hello.", ""]));
+            assert_eq!(told("One.\n\nTwo.\n"), own(["One.\n\nTwo.\n", "", ""]));
+        }
+    }
+}
+
+#[test]
+fn citations_of_command_are_told_without_their_tags() {
+    let answer = "<|START_THINKING|>A <co>bow</co: 0:[1]>.<|END_THINKING|>\n\
+                  <|START_RESPONSE|>The <co>sky</co: 0:[1,2],1:[3]>.<|END_RESPONSE|>";
+    for form in [ToolParser::CommandR7b, ToolParser::Json] {
+        let parts = told((form, ReasoningParser::Command), Stage::Undecided, answer);
+        assert_eq!(parts, ["A bow.", "The sky.", ""].map(str::to_owned));
+    }
+    let other = told(
+        (ToolParser::Json, ReasoningParser::Think),
+        Stage::Undecided,
+        "<co>x</co>",
+    );
+    assert_eq!(other[1], "<co>x</co>");
+}
+
+#[test]
+fn a_thought_of_gemma_may_lack_the_word_that_opens_it() {
+    let told = |stage: Stage, answer: &str| {
+        let format = (ToolParser::Gemma4, ReasoningParser::Gemma);
+        told(format, stage, answer)
+    };
+    for (answer, thought, content) in [
+        ("<|channel>Hm.<channel|>Hello.", "Hm.", "Hello."),
+        (
+            "<|channel>thousands\n<channel|>Hello.",
+            "thousands",
+            "Hello.",
+        ),
+        ("<|channel>\nthought\nHm.<channel|>Hello.", "Hm.", "Hello."),
+        ("<|channel>Hm.", "Hm.", ""),
+        ("<|channels>", "", "<|channels>"),
+    ] {
+        let expected = [thought, content, ""].map(str::to_owned);
+        assert_eq!(told(Stage::Undecided, answer), expected, "{answer}");
+    }
+    let word = told(Stage::Reasoning, "thought\nHm.<channel|>Hello.");
+    assert_eq!(word, ["Hm.", "Hello.", ""].map(str::to_owned));
+}
+
+#[test]
 fn a_thought_of_gemma_may_lack_the_token_that_opens_it() {
     let told = |answer: &str| {
         told(

@@ -1,26 +1,34 @@
 //! Calls in tags with attributes: MiniMax M2's `<invoke name="…">` with `<parameter name="…">` for each argument, and
 //! DeepSeek's, which also say whether a value is text. Families differ only in the tags ([`Invoke`]). What names no
 //! function of the request is content.
-//!
-//! Values are not escaped: a value ends at a closing tag that another argument or the end of the call follows.
 
-use super::super::json_text::{Object, quoted};
+mod arguments;
+
 use super::super::marker::{Markers, begins};
 use super::content::Content;
-use super::types::{self, Allowed};
-use super::{CallDelta, Parts, Staged, ToolSet};
-use serde_json::Value;
+use super::{Parts, Staged, ToolSet};
+use arguments::{Arguments, TAG_BYTES_MAX, attribute};
 use std::sync::Arc;
 
 /// The tags of a family.
 #[derive(Debug)]
 pub(crate) struct Invoke {
-    /// Markers before and after all calls.
-    pub(super) section: [&'static str; 2],
+    /// Markers before all calls: the first is as the family's template shows it, the others are how models misspell it.
+    pub(super) open: &'static [&'static str],
+    /// Markers after all calls.
+    pub(super) close: &'static [&'static str],
     /// The tag of a call up to its name, and the tag after the call.
     pub(super) call: [&'static str; 2],
     /// The tag of an argument up to its name, and the tag after its value.
     pub(super) value: [&'static str; 2],
+}
+
+impl Invoke {
+    /// Finds the marker before the calls, or one of these tags.
+    fn search(&self, tags: &[&'static str]) -> Markers {
+        let starts = self.open.iter().chain(tags);
+        Markers::new(starts.map(|&tag| tag.to_owned()).collect())
+    }
 }
 
 /// Parses calls in tags.
@@ -44,34 +52,28 @@ enum Stage {
     Among(String),
     /// The rest of a call's first tag.
     Name(String),
-    Call(Arguments),
-}
-
-/// The arguments of a call that is being parsed.
-#[derive(Clone, Debug)]
-struct Arguments {
-    name: String,
-    /// The text that was not read yet: of a value, if there is a key, else what is before the next tag.
-    text: String,
-    /// In a value: everything before this is known not to end it.
-    searched: usize,
-    /// The key of the value, and whether it is text, if the tag says so.
-    key: Option<(String, Option<bool>)>,
-    read: Object,
+    Call(Box<Arguments>),
 }
 
 impl Invoked {
     pub(crate) fn new(tools: Arc<ToolSet>, tags: &'static Invoke) -> Self {
-        let search = Markers::new(vec![tags.section[0].to_owned(), tags.call[0].to_owned()]);
-        let (content, opening, stage) = (Content::default(), String::new(), Stage::Content);
         Self {
             tools,
             tags,
-            content,
-            search,
-            stage,
-            opening,
+            content: Content::default(),
+            search: tags.search(&[tags.call[0]]),
+            stage: Stage::Content,
+            opening: String::new(),
             calls: 0,
+        }
+    }
+
+    /// A parser of the same calls within a thought. A thought may well show the tag of a call, so that calls begin only
+    /// with the marker before them.
+    pub(crate) fn in_thought(&self) -> Self {
+        Self {
+            search: self.tags.search(&[]),
+            ..self.clone()
         }
     }
 
@@ -82,12 +84,13 @@ impl Invoked {
             Stage::Content => self.search.finish(),
             Stage::Among(held) if opening.is_empty() => held.trim_start().to_owned(),
             Stage::Among(held) | Stage::Name(held) => format!("{opening}{held}"),
-            Stage::Call(call) if !is_cut => {
-                let arguments = call.finish(self.tags, &self.tools);
-                parts.call(self.calls, arguments);
+            Stage::Call(call) => {
+                if !is_cut {
+                    call.finish();
+                }
+                report(call, self.calls, parts);
                 String::new()
             }
-            Stage::Call(_) => String::new(),
         };
         self.content.push(if is_cut { "" } else { &raw }, parts);
         self.content.finish(parts);
@@ -95,9 +98,10 @@ impl Invoked {
 
     /// Before a call, or after the last. Returns what follows, once it is known.
     fn among(&mut self, held: String, parts: &mut Parts) -> Option<String> {
-        let (next, end) = (held.trim_start(), self.tags.section[1]);
+        let next = held.trim_start();
         let is_undecided = |marker: &&str| begins(next, marker).is_none();
-        if next.is_empty() || [self.tags.call[0], end].iter().any(is_undecided) {
+        let ends = self.tags.close.iter();
+        if ends.clone().chain([&self.tags.call[0]]).any(is_undecided) {
             self.stage = Stage::Among(held);
             return None;
         }
@@ -106,8 +110,13 @@ impl Invoked {
             self.stage = Stage::Name(String::new());
             return Some(name.to_owned());
         }
+        if let Some(after) = ends.clone().find_map(|end| next.strip_prefix(end)) {
+            // Between markers without a call there is nothing that is content.
+            self.opening.clear();
+            return Some(after.to_owned());
+        }
         if self.opening.is_empty() {
-            return Some(next.strip_prefix(end).unwrap_or(next).to_owned());
+            return Some(next.to_owned());
         }
         self.no_call(parts);
         Some(held)
@@ -137,131 +146,18 @@ impl Invoked {
         }
         self.opening.clear();
         self.content.call_begins();
-        let delta = CallDelta {
-            name: Some(name.to_owned()),
-            ..CallDelta::default()
-        };
-        parts.call(self.calls, delta);
-        self.stage = Stage::Call(Arguments::new(name));
+        self.search = self.tags.search(&[self.tags.call[0]]);
+        let mut call = Box::new(Arguments::new(name, self.tags, &self.tools));
+        report(&mut call, self.calls, parts);
+        self.stage = Stage::Call(call);
         Some(rest.to_owned())
     }
 }
 
-/// Maximum bytes of a tag.
-const TAG_BYTES_MAX: usize = 512;
-
-/// A name in quotes, and the attributes after it.
-fn attribute(tag: &str) -> (&str, &str) {
-    tag.split_once('"').unwrap_or((tag, ""))
-}
-
-impl Arguments {
-    fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            text: String::new(),
-            searched: 0,
-            key: None,
-            read: Object::default(),
-        }
-    }
-
-    /// Takes more text. Returns the text after the call, once the call is complete.
-    fn push(&mut self, text: &str, tags: &Invoke, tools: &ToolSet) -> Option<String> {
-        self.text.push_str(text);
-        loop {
-            if self.key.is_some() {
-                let end = self.value_end(tags)?;
-                self.insert(end, tags, tools);
-                continue;
-            }
-            let Some(at) = self.text.find('<') else {
-                self.text.clear();
-                return None;
-            };
-            self.text.drain(..at);
-            if let Some(rest) = self.text.strip_prefix(tags.call[1]) {
-                return Some(rest.to_owned());
-            }
-            if let Some(tag) = self.text.strip_prefix(tags.value[0]) {
-                let (tag, rest) = tag.split_once('>')?;
-                let (key, attributes) = attribute(tag);
-                let is_text = attributes
-                    .contains("string=\"true\"")
-                    .then_some(true)
-                    .or_else(|| attributes.contains("string=\"false\"").then_some(false));
-                self.key = Some((key.to_owned(), is_text));
-                (self.text, self.searched) = (rest.to_owned(), 0);
-                continue;
-            }
-            let is_undecided = |tag: &&str| begins(&self.text, tag).is_none();
-            if [tags.call[1], tags.value[0]].iter().any(is_undecided) {
-                return None;
-            }
-            // Anything else has no meaning here.
-            self.text.drain(..1);
-        }
-    }
-
-    /// Where the value ends, once that is certain.
-    fn value_end(&mut self, tags: &Invoke) -> Option<usize> {
-        let [next, close] = [tags.value[0], tags.value[1]];
-        while let Some(at) = self.text[self.searched..].find(close) {
-            let at = self.searched + at;
-            let after = self.text[at + close.len()..].trim_start();
-            let follows = [begins(after, next), begins(after, tags.call[1])];
-            if follows.contains(&Some(true)) {
-                return Some(at);
-            }
-            if after.is_empty() || follows.contains(&None) {
-                self.searched = at;
-                return None;
-            }
-            self.searched = at + close.len();
-        }
-        let undecided = self.text[self.searched..].rfind('<');
-        self.searched = undecided.map_or(self.text.len(), |at| self.searched + at);
-        None
-    }
-
-    /// Reads the value that ends here.
-    fn insert(&mut self, end: usize, tags: &Invoke, tools: &ToolSet) {
-        let Some((key, is_text)) = self.key.take() else {
-            return;
-        };
-        let value = &self.text[..end];
-        let is_json = || serde_json::from_str::<Value>(value).is_ok();
-        let json = match is_text {
-            Some(true) => quoted(value),
-            Some(false) if is_json() => value.trim().to_owned(),
-            _ => {
-                let parameters = tools.parameters(&self.name);
-                let declared = types::properties(parameters);
-                let schema = declared
-                    .and_then(|declared| declared.get(&key))
-                    .unwrap_or(&Value::Null);
-                Allowed::by(schema, parameters).read(value)
-            }
-        };
-        self.read.insert(&key, json);
-        let rest = self.text.split_off(end);
-        self.text = rest.strip_prefix(tags.value[1]).unwrap_or(&rest).to_owned();
-    }
-
-    /// All arguments, at the end of the call.
-    fn delta(&self) -> CallDelta {
-        CallDelta {
-            arguments: self.read.json(),
-            ..CallDelta::default()
-        }
-    }
-
-    /// All arguments, at the end of the text. A value that has not ended ends before the next tag of the call.
-    fn finish(&mut self, tags: &Invoke, tools: &ToolSet) -> CallDelta {
-        let ends = [tags.value[1], tags.call[1], tags.section[1]];
-        let end = ends.iter().filter_map(|tag| self.text.rfind(tag)).min();
-        self.insert(end.unwrap_or(self.text.len()), tags, tools);
-        self.delta()
+/// Adds what is new of a call.
+fn report(call: &mut Arguments, index: usize, parts: &mut Parts) {
+    if let Some(delta) = call.take() {
+        parts.call(index, delta);
     }
 }
 
@@ -273,7 +169,7 @@ impl Staged for Invoked {
                 self.content.push(&before, parts);
                 let (index, rest) = found?;
                 self.opening = self.search.text(index).to_owned();
-                self.stage = if index == 0 {
+                self.stage = if self.tags.open.contains(&self.opening.as_str()) {
                     Stage::Among(String::new())
                 } else {
                     Stage::Name(String::new())
@@ -283,11 +179,12 @@ impl Staged for Invoked {
             Stage::Among(held) => self.among(held + text, parts),
             Stage::Name(held) => self.named(held + text, parts),
             Stage::Call(mut call) => {
-                let Some(rest) = call.push(text, self.tags, &self.tools) else {
+                let rest = call.push(text);
+                report(&mut call, self.calls, parts);
+                let Some(rest) = rest else {
                     self.stage = Stage::Call(call);
                     return None;
                 };
-                parts.call(self.calls, call.delta());
                 self.calls += 1;
                 self.stage = Stage::Among(String::new());
                 Some(rest)

@@ -1,5 +1,6 @@
 //! Calls with markers: Hermes' `<tool_call>` … `</tool_call>`, and calls after Mistral's `[TOOL_CALLS]`.
 
+use super::super::json_text::Repair;
 use super::super::marker::{Marker, Markers, begins};
 use super::content::Content;
 use super::json_call::{JsonCall, Outcome};
@@ -376,6 +377,8 @@ pub(crate) struct Mistral {
     opening: String,
     stage: MistralStage,
     calls: usize,
+    /// Whether the calls are in brackets.
+    has_bracket: bool,
     /// Whether only functions of the request are called.
     is_strict: bool,
 }
@@ -389,6 +392,8 @@ enum MistralStage {
     Opened(String),
     /// Between the calls of a list.
     List,
+    /// An entry of a list that is a text: it has no meaning.
+    Entry(Repair),
     ListCall(JsonCall),
     /// The arguments of a named call.
     Arguments(JsonCall),
@@ -418,6 +423,7 @@ impl Mistral {
             opening: String::new(),
             stage: MistralStage::Content,
             calls: 0,
+            has_bracket: false,
             is_strict: false,
         }
     }
@@ -464,6 +470,7 @@ impl Mistral {
             }
         };
         self.opening = format!("{CALLS}{}", &text[..text.len() - rest.len()]);
+        self.has_bracket = head.starts_with('[');
         Some(rest.to_owned())
     }
 
@@ -539,6 +546,19 @@ impl Mistral {
         Some(rest.to_owned())
     }
 
+    /// A text in a list of calls, up to the next entry or the end of the list.
+    fn entry(&mut self, mut read: Repair, text: &str) -> Option<String> {
+        for (at, character) in text.char_indices() {
+            if !read.in_string() && matches!(character, ',' | ']' | '{') {
+                self.stage = MistralStage::List;
+                return Some(text[at..].to_owned());
+            }
+            read.push(character.encode_utf8(&mut [0; 4]));
+        }
+        self.stage = MistralStage::Entry(read);
+        None
+    }
+
     fn no_call(&mut self, call: &JsonCall, parts: &mut Parts) {
         let opening = std::mem::take(&mut self.opening);
         self.content
@@ -585,7 +605,7 @@ impl Mistral {
                     self.no_call(&call, parts);
                 }
             }
-            MistralStage::Blank | MistralStage::List => {}
+            MistralStage::Blank | MistralStage::List | MistralStage::Entry(_) => {}
         }
         self.content.finish(parts);
     }
@@ -638,9 +658,12 @@ impl Staged for Mistral {
                 }
                 if text.starts_with('{') {
                     self.stage = MistralStage::ListCall(JsonCall::new());
+                } else if self.has_bracket && text.starts_with('"') {
+                    self.stage = MistralStage::Entry(Repair::default());
                 }
                 Some(text.strip_prefix(']').unwrap_or(text).to_owned())
             }
+            MistralStage::Entry(read) => self.entry(read, text),
             MistralStage::ListCall(call) => self.call(call, text, parts, true),
             MistralStage::Arguments(call) => self.call(call, text, parts, false),
         }

@@ -174,7 +174,8 @@ impl CallParser {
             Self::Mistral(parser) => Some(Self::Mistral(parser.in_thought())),
             Self::Enclosed(parser) => Some(Self::Enclosed(Box::new(parser.in_thought()))),
             Self::Listed(parser) => Some(Self::Listed(parser.in_thought())),
-            Self::Named(_) | Self::Invoked(_) => Some(self.clone()),
+            Self::Invoked(parser) => Some(Self::Invoked(parser.in_thought())),
+            Self::Named(_) => Some(self.clone()),
         }
     }
 

@@ -110,6 +110,14 @@ impl Named {
             self.stage = Stage::Header(String::new());
             return Some(header.to_owned());
         }
+        if let Some(after) = ends
+            .iter()
+            .find_map(|end| held.trim_start().strip_prefix(*end))
+        {
+            // Between markers without a call there is nothing that is content.
+            self.opening.clear();
+            return Some(after.to_owned());
+        }
         if self.opening.is_empty() {
             let end = ends.iter().find_map(|end| next.strip_prefix(*end));
             return Some(end.unwrap_or(&held).to_owned());

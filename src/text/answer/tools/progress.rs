@@ -23,6 +23,14 @@ pub(crate) struct OpenCall {
 }
 
 impl OpenCall {
+    /// A call of this function.
+    pub(crate) fn of(name: &str) -> Self {
+        Self {
+            name: Some(name.to_owned()),
+            ..Self::default()
+        }
+    }
+
     /// What is new since the last time: the name once it is known, and more of the arguments.
     pub(crate) fn take(&mut self) -> Option<CallDelta> {
         let name = self.name.as_ref()?;

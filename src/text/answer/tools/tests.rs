@@ -3,6 +3,7 @@
 mod brackets;
 mod broken;
 pub(super) mod formats;
+mod invoked;
 mod markup;
 mod messages;
 mod near_misses;
@@ -590,11 +591,11 @@ fn reasoning_come_first_or_not_at_all() {
         let own = |reasoning: &str, answer: &str| (reasoning.to_owned(), answer.to_owned());
         assert_eq!(
             split("<think>\nHm </thin.\n</think>\n\nYes.", false),
-            own("Hm </thin.\n", "Yes.")
+            own("Hm </thin.", "Yes.")
         );
         assert_eq!(
             split("Hm.\n</think>\n\nYes <think> no", true),
-            own("Hm.\n", "Yes <think> no")
+            own("Hm.", "Yes <think> no")
         );
         assert_eq!(
             split("Yes <think>x</think>", false),

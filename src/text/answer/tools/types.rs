@@ -94,6 +94,11 @@ impl Allowed {
         }
     }
 
+    /// Whether a value may be a text.
+    pub(super) fn has_text(&self) -> bool {
+        self.types.has(Types::STRING)
+    }
+
     /// Whether a value may be a text, which is then written without quotes. Where the schema says nothing, values are
     /// JSON.
     pub(super) fn texts_are_bare(&self) -> bool {

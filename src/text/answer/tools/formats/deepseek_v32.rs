@@ -28,13 +28,15 @@ const CALL: [&str; 2] = ["<｜DSML｜invoke name=\"", "</｜DSML｜invoke>"];
 const VALUE: [&str; 2] = ["<｜DSML｜parameter name=\"", "</｜DSML｜parameter>"];
 
 static TAGS: Invoke = Invoke {
-    section: CALLS,
+    open: &[CALLS[0]],
+    close: &[CALLS[1]],
     call: CALL,
     value: VALUE,
 };
 
 static TAGS_4: Invoke = Invoke {
-    section: CALLS_4,
+    open: &[CALLS_4[0], "<｜DSML｜toolcalls>", "<｜DSML｜tool>"],
+    close: &[CALLS_4[1]],
     call: CALL,
     value: VALUE,
 };

@@ -17,7 +17,8 @@ pub(crate) const FORMAT: CallFormat = CallFormat {
 };
 
 static TAGS: Invoke = Invoke {
-    section: MARKERS,
+    open: &[MARKERS[0]],
+    close: &[MARKERS[1]],
     call: ["<invoke name=\"", "</invoke>"],
     value: ["<parameter name=\"", "</parameter>"],
 };

@@ -43,6 +43,31 @@ fn a_mistral_call_may_lack_its_list_or_have_its_marker_twice() {
 }
 
 #[test]
+fn a_text_in_a_list_of_calls_of_mistral_has_no_meaning() {
+    let [one, two] = [1, 2].map(|number| ("add", json!({"a": number})));
+    let [first, second] =
+        [&one, &two].map(|(name, arguments)| json!({"name": name, "arguments": arguments}));
+    for (list, content, calls) in [
+        (
+            format!("[{first}, \"junk, {{]\\\"\"]Done."),
+            "Done.",
+            vec![&one],
+        ),
+        (format!("[{first}, \"x\", {second}]"), "", vec![&one, &two]),
+        (format!("[{first}, \"junk"), "", vec![&one]),
+        (format!("[{first}\nDone."), "Done.", vec![&one]),
+    ] {
+        let calls: Vec<_> = calls.into_iter().cloned().collect();
+        check(
+            ToolParser::Mistral,
+            &format!("[TOOL_CALLS]{list}"),
+            content,
+            &calls,
+        );
+    }
+}
+
+#[test]
 fn text_after_the_marker_of_mistral_that_is_no_call_is_content_unchanged() {
     for answer in [
         "[TOOL_CALLS] junk [{\"name\": \"add\", \"arguments\": {}}] trail",

@@ -295,6 +295,31 @@ fn what_only_resembles_a_call_is_content() {
 }
 
 #[test]
+fn markers_around_no_calls_are_no_content() {
+    for (parser, [open, close]) in [
+        (
+            ToolParser::MiniMaxM2,
+            ["<minimax:tool_call>", "</minimax:tool_call>"],
+        ),
+        (
+            ToolParser::DeepSeekV4,
+            ["<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"],
+        ),
+        (
+            ToolParser::DeepSeekV3,
+            ["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
+        ),
+        (
+            ToolParser::KimiK2,
+            ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
+        ),
+    ] {
+        check_cut(parser, &format!("{open}{close}Hello."), "Hello.", &[]);
+        check_cut(parser, &format!("Hello.\n{open}\n{close}"), "Hello.\n", &[]);
+    }
+}
+
+#[test]
 fn a_call_that_is_cut_off_shows_no_markup_in_any_format() {
     let calls = [("weather", json!({"city": "Oslo"})), ("add", json!({}))];
     for format in &FORMATS {
