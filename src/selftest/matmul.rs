@@ -455,11 +455,14 @@ impl Chain {
         (x, activated)
     }
 
-    /// A norm's output may be rounded either way, which changes every sum by one of its products.
+    /// A norm's output may be rounded either way, which changes every sum by one of its products; so does a device that
+    /// rounds operands to bytes or halves.
     fn allowed(&self, kind: RowKind, rows: u32) -> Allowed {
         let as_bytes = kind.int8 && rows == 1 && self.format.has_byte_codes();
         let share = match kind.storage {
             Storage::F32 if as_bytes => 2e-3,
+            // Both operands have 11 bits.
+            Storage::F32 if kind.halves && rows > FEW_ROWS_MAX => 3e-3,
             Storage::F32 => 1e-4,
             _ => 2e-2,
         };

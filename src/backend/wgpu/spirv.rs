@@ -7,7 +7,7 @@
 //!
 //! Numbers are those of the SPIR-V specification, version 1.6, and of `SPV_KHR_cooperative_matrix`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use wgpu::naga;
 use wgpu::naga::back::spv;
 
@@ -70,45 +70,60 @@ pub(crate) fn translate(text: &str) -> Result<Vec<u32>, String> {
         emit_int_div_checks: false,
         ..Default::default()
     };
-    let mut words =
+    let words =
         spv::write_vec(&module, &info, &options, None).map_err(|error| error.to_string())?;
-    fit_columns(&mut words)?;
-    share_memory(&words)
+    share_memory(&fit_columns(&words)?)
 }
 
 /// Gives the first factor as many columns as the second has rows, and the sums as many as it has columns. Of square
 /// matrices of one size, they have them already.
-pub(crate) fn fit_columns(words: &mut [u32]) -> Result<(), String> {
-    // Result, component, scope, rows, columns, use.
-    let mut types = Vec::new();
-    let mut constants: HashMap<u32, u32> = HashMap::new();
-    let mut at = HEADER_WORDS;
-    for (opcode, words) in instructions(words.get(at..).ok_or("the module has no header")?)? {
-        match (opcode, words) {
-            (OP_CONSTANT, [_, _, id, value]) => _ = constants.insert(*id, *value),
-            (OP_TYPE_COOPERATIVE_MATRIX, [_, _, _, _, rows, columns, used]) => {
-                types.push((at, *used, *rows, *columns));
-            }
-            _ => {}
+pub(crate) fn fit_columns(words: &[u32]) -> Result<Vec<u32>, String> {
+    let (header, body) = words
+        .split_at_checked(HEADER_WORDS)
+        .ok_or("the module has no header")?;
+    let instructions = instructions(body)?;
+    let mut constants: HashMap<u32, &[u32]> = HashMap::new();
+    for (opcode, words) in &instructions {
+        if let (OP_CONSTANT, [_, _, id, _]) = (*opcode, *words) {
+            constants.insert(*id, words);
         }
-        at += words.len();
     }
-    let use_of = |used: &u32| constants.get(used).copied();
-    let Some((_, _, rows, columns)) = types
+    let use_of = |used: &u32| constants.get(used).map(|constant| constant[3]);
+    // Words of such a type: result, component, scope, rows, columns, use.
+    let second = instructions
         .iter()
-        .copied()
-        .find(|(_, used, ..)| use_of(used) == Some(MATRIX_B))
-    else {
-        return Ok(());
+        .find_map(|(opcode, words)| match (*opcode, *words) {
+            (OP_TYPE_COOPERATIVE_MATRIX, [_, _, _, _, rows, columns, used])
+                if use_of(used) == Some(MATRIX_B) =>
+            {
+                Some([*rows, *columns])
+            }
+            _ => None,
+        });
+    let Some([rows, columns]) = second else {
+        return Ok(words.to_vec());
     };
-    for (at, used, ..) in types {
-        match use_of(&used) {
-            Some(MATRIX_A) => words[at + 5] = rows,
-            Some(MATRIX_SUM) => words[at + 5] = columns,
+    let moved = BTreeSet::from([rows, columns]);
+    let (mut fitted, mut is_first) = (header.to_vec(), true);
+    for (opcode, words) in instructions {
+        let mut instruction = words.to_vec();
+        if opcode == OP_TYPE_COOPERATIVE_MATRIX && std::mem::take(&mut is_first) {
+            // What a type names comes before it.
+            let moved = moved.iter().filter_map(|id| constants.get(id));
+            fitted.extend(moved.copied().flatten());
+        }
+        match (opcode, words) {
+            (OP_CONSTANT, [_, _, id, _]) if moved.contains(id) => continue,
+            (OP_TYPE_COOPERATIVE_MATRIX, [.., used]) => match use_of(used) {
+                Some(MATRIX_A) => instruction[5] = rows,
+                Some(MATRIX_SUM) => instruction[5] = columns,
+                _ => {}
+            },
             _ => {}
         }
+        fitted.extend(instruction);
     }
-    Ok(())
+    Ok(fitted)
 }
 
 /// What kernels with cooperative matrices use beyond WebGPU's defaults.

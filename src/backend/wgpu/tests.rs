@@ -717,6 +717,12 @@ fn neighbours_share_dispatches() {
     backend
         .allocate_pool(&vec![8; plan.kv_groups.len()])
         .expect("the pool fits");
+    // Matrices multiply 16 rows: each of four products narrows x, or adds partial sums, or both.
+    let most = if backend.gpu.profile.matrices().is_some() {
+        14
+    } else {
+        8
+    };
     let mut dispatches = |rows: u32| {
         let batch = warm_up::decoding(&plan, &capacity, rows).expect("the capacity has room");
         backend
@@ -727,14 +733,14 @@ fn neighbours_share_dispatches() {
     };
     // Around the layers: look-up; gathered rows, norm and head, survey and merge, and pooling with its own norm.
     let around = 8;
-    for (rows, each) in [(1, 6), (4, 6), (8, 6), (16, 8)] {
+    for (rows, each) in [(1, 6), (4, 6), (8, 6), (16, most)] {
         let found = dispatches(rows);
         assert!(
             found <= layers * each + around,
             "{rows} rows: {found} dispatches for {layers} layers"
         );
         assert!(
-            found >= layers * each,
+            found >= layers * each.min(8),
             "{rows} rows: the test counts {found} dispatches for {layers} layers"
         );
     }

@@ -94,7 +94,7 @@ fn shapes(words: &[u32]) -> std::collections::BTreeMap<u32, [u32; 2]> {
 /// The kernels for Intel have 8 x 16 times 16 x 16, which WGSL cannot name; the others what they name.
 #[test]
 fn factors_and_sums_fit_each_other() {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for variant in variants().iter().filter(|variant| variant.matrices()) {
         let shapes = shapes(&translate(&variant.text().unwrap()).unwrap());
         let size = if variant.is_defined("SIZE_8") { 8 } else { 16 };
