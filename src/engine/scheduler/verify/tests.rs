@@ -522,3 +522,46 @@ fn forced_tokens_are_still_to_be_computed() {
         (3 + 1 + 4, 3)
     );
 }
+
+/// Allows any tokens, but only so many.
+#[derive(Clone, Debug)]
+struct Short {
+    left: u32,
+}
+
+impl Constraint for Short {
+    fn start(&self) -> Box<dyn ConstraintState> {
+        Box::new(self.clone())
+    }
+}
+
+impl ConstraintState for Short {
+    fn fork(&self) -> Box<dyn ConstraintState> {
+        Box::new(self.clone())
+    }
+
+    fn fill_mask(&mut self, _mask: &mut [u32]) -> Result<bool, Unsatisfiable> {
+        Ok(false)
+    }
+
+    fn accept(&mut self, _token_id: u32) -> Result<bool, Unsatisfiable> {
+        self.left -= 1;
+        Ok(self.left == 0)
+    }
+
+    fn forced(&mut self) -> Vec<u32> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn a_draft_that_completes_an_answer_is_its_last_token() {
+    let mut scheduler = drafting(6, |_| ());
+    let short = SharedConstraint(Arc::new(Short { left: 3 }));
+    let id = ask(&mut scheduler, 0, |params| params.constraint = Some(short));
+    step(&mut scheduler);
+    // Its row is in the step whose draws come.
+    scheduler.sequences[id].in_flight = 1;
+    let (answer, ..) = verify(&mut scheduler, id, &[5, 6, 7], &[5, 6, 7, 9]);
+    assert_eq!(answer, [5, 6]);
+}
