@@ -84,8 +84,9 @@ pub(super) struct BatchShape {
     pub(super) sample: SampleShape,
 }
 
-/// Decode batches of up to this many sequences are recorded at start; larger ones when they first occur.
-const USUAL_DECODE_MAX: u32 = 64;
+/// Decode batches of up to this many sequences are recorded and their products timed at start; larger ones are recorded
+/// when they first occur, and products that are new then are not timed, while a request waits.
+const USUAL_DECODE_MAX: u32 = 256;
 
 /// The bucket of a decode batch: fine steps, since every row costs time.
 fn decode_bucket(rows: u32) -> u32 {
