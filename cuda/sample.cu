@@ -222,6 +222,7 @@ KERNEL(sample, 1024, 1) {
   u32 *result = params.results + index * params.metadata[META_RESULT_STRIDE];
   result[RESULT_TOKEN_ID] = chosen;
   result[RESULT_LOGPROB] = 0;
+  result[RESULT_RANK] = 0;
   const u32 slot = row[SAMPLE_FEED_SLOT];
   if (slot != NONE) params.feed[slot] = is_error ? 0 : chosen;
 }

@@ -55,6 +55,7 @@ KERNEL(sample_argmax, 256, 4) {
   u32 *result = params.results + index * params.metadata[META_RESULT_STRIDE];
   result[RESULT_TOKEN_ID] = is_error ? NUMERICAL_ERROR : packed_id(best);
   result[RESULT_LOGPROB] = 0;
+  result[RESULT_RANK] = 0;
   const u32 slot = row[SAMPLE_FEED_SLOT];
   if (slot != NONE) params.feed[slot] = is_error ? 0 : packed_id(best);
 }

@@ -1,5 +1,5 @@
-// Logprobs of the raw logits for the rows that request them: of the token that `sample` has drawn, and of the most
-// likely tokens in order, or of those that the mask allows: `sample` has left these in the scratch row.
+// Logprobs of the raw logits for the rows that request them: of the token that `sample` has drawn, with its rank, and of
+// the most likely tokens in order, or of those that the mask allows: `sample` has left these in the scratch row.
 //
 // logits [logits rows][vocab] f32; scratch as in `sample`; results [sample row][record], whose id is read and whose
 // logprobs are written.
@@ -10,24 +10,29 @@
 
 #include "common/sample_threshold.cuh"
 
-// max + ln Σ exp(l − max), in two parts.
+// max + ln Σ exp(l − max), in two parts; and the number of logits above that of a token, which is below 2²⁴.
 struct LogTotal {
   float largest;
   float log_sum;
+  float above;
 
   __device__ __forceinline__ float logprob(u32 bits) const { return value_of(key_of(bits)) - largest - log_sum; }
 };
 
 // Four partial sums per thread keep the rounding of 2¹⁷ terms near 1e-6.
-__device__ __forceinline__ LogTotal log_total(Shared &shared, const Source &source, float largest) {
+__device__ __forceinline__ LogTotal log_total(Shared &shared, const Source &source, float largest, u32 token) {
+  const u32 own = key_of(source.bits[token]);
   float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  u32 above = 0;
   each_four<THREADS, 4>(source, 0, ceil_div(source.vocab, 4), [&](uint4 v, u32) {
+    above += (key_of(v.x) > own) + (key_of(v.y) > own) + (key_of(v.z) > own) + (key_of(v.w) > own);
     sums.x += expf(__uint_as_float(v.x) - largest);
     sums.y += expf(__uint_as_float(v.y) - largest);
     sums.z += expf(__uint_as_float(v.z) - largest);
     sums.w += expf(__uint_as_float(v.w) - largest);
   });
-  return {largest, logf(block_sum((sums.x + sums.y) + (sums.z + sums.w), shared.sums))};
+  const float sum = block_sum((sums.x + sums.y) + (sums.z + sums.w), shared.sums);
+  return {largest, logf(sum), block_sum(static_cast<float>(above), shared.sums)};
 }
 
 // Lists the keys above `least`, and those equal to it with ids up to `last`. Ends with a barrier.
@@ -108,9 +113,11 @@ KERNEL(sample_logprobs, 1024, 1) {
   Survey own;
   each_four<THREADS, 4>(source, 0, fours, [&](uint4 v, u32 four) { own.take(v, four); });
   const u32 highest = packed_key(block_max<THREADS>(packed(own.key, 0), shared.warps));
-  const LogTotal total = log_total(shared, source, value_of(highest));
-  if (threadIdx.x == 0 && row[SAMPLE_LOGPROB] != 0)
+  const LogTotal total = log_total(shared, source, value_of(highest), chosen);
+  if (threadIdx.x == 0 && row[SAMPLE_LOGPROB] != 0) {
     result[RESULT_LOGPROB] = __float_as_uint(total.logprob(source.bits[chosen]));
+    result[RESULT_RANK] = 1 + static_cast<u32>(total.above);
+  }
   if (top == 0) return;
   const bool is_masked = row[SAMPLE_TOP_ALLOWED] != 0 && is_adjusted(row);
   Source listed = source;

@@ -178,6 +178,7 @@ fn main(invocation: Invocation) {
     let stride = metadata_word(META_RESULT_STRIDE);
     let at = index * stride;
     var chosen_logprob = 0.0;
+    var chosen_rank = 0u;
 #ifdef LOGPROBS
     let top = select(row_word(index, SAMPLE_TOP_LOGPROBS), 0u, is_bad_row || !is_ours);
     let is_reported = (row_word(index, SAMPLE_LOGPROB) != 0u || top > 0u) && !is_bad_row;
@@ -187,8 +188,11 @@ fn main(invocation: Invocation) {
     storageBarrier();
     workgroupBarrier();
     if is_reported {
-        let total = log_total(row, local);
-        chosen_logprob = logprob(row, select(0u, chosen, is_ours), total);
+        let reported = select(0u, chosen, is_ours);
+        let found = log_total(row, local, reported);
+        let total = found.xy;
+        chosen_logprob = logprob(row, reported, total);
+        chosen_rank = 1u + u32(found.z);
         if top > 0u {
             let source = select(RAW, ADJUSTED, row_word(index, SAMPLE_TOP_ALLOWED) != 0u);
             write_top(row, local, own.x, source, min(top, TOP_LOGPROBS_MAX), total);
@@ -200,6 +204,7 @@ fn main(invocation: Invocation) {
     if local == 0u && is_ours {
         results[at + RESULT_TOKEN_ID] = chosen;
         results[at + RESULT_LOGPROB] = bitcast<u32>(chosen_logprob);
+        results[at + RESULT_RANK] = chosen_rank;
         let slot = row_word(index, SAMPLE_FEED_SLOT);
         if slot != NONE {
             feed[slot] = select(chosen, 0u, chosen == NUMERICAL_ERROR);

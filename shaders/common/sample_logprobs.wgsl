@@ -1,26 +1,33 @@
-// Logprobs of the raw row: those of the drawn token and of the most likely tokens, in order.
+// Logprobs of the raw row: those of the drawn token, with its rank, and of the most likely tokens, in order.
 
 #import sample_list
 #import sample_parts
 #import sample_row
 #import sample_shared
 
-var<workgroup> sums: array<f32, WORKGROUP>;
+// Of Σ exp(l − max), and of the number of keys above one.
+var<workgroup> sums: array<vec2<f32>, WORKGROUP>;
 
-// max + ln Σ exp(l − max) as (max, ln Σ). Four sums per invocation keep the rounding error of 2¹⁷ terms near 1e-6.
-fn log_total(row: Row, local: u32) -> vec2<f32> {
+// max + ln Σ exp(l − max) as (max, ln Σ), and the number of logits above that of `id`, which is below 2²⁴. Four sums per
+// invocation keep the rounding error of 2¹⁷ terms near 1e-6.
+fn log_total(row: Row, local: u32, id: u32) -> vec3<f32> {
+    let own = raw_key(row, id);
     var key = 0u;
     for (var part = local; part < select(0u, params.parts, row.vocab > 0u); part += WORKGROUP) {
         key = max(key, parts[row.part + part * PART_WORDS]);
     }
     let largest = value_of(best_of(local, key, 0u).x);
     var four_sums = vec4<f32>();
+    var above = vec4<f32>();
     for (var four = local; four * 4u < row.vocab; four += WORKGROUP) {
         let bits = logits_four(row.logits, four, row.vocab);
+        let keys = vec4<u32>(key_of(bits.x), key_of(bits.y), key_of(bits.z), key_of(bits.w));
+        above += select(vec4<f32>(), vec4<f32>(1.0), keys > vec4<u32>(own));
         // A minus infinity past the end is not passed to exp: a device may assume that there is none.
         four_sums += select(exp(bitcast<vec4<f32>>(bits) - largest), vec4<f32>(), bits == vec4<u32>(MINUS_INFINITY));
     }
-    sums[local] = (four_sums.x + four_sums.y) + (four_sums.z + four_sums.w);
+    sums[local] = vec2<f32>(
+        (four_sums.x + four_sums.y) + (four_sums.z + four_sums.w), (above.x + above.y) + (above.z + above.w));
     workgroupBarrier();
     for (var stride = WORKGROUP / 2u; stride > 0u; stride >>= 1u) {
         if local < stride {
@@ -28,7 +35,7 @@ fn log_total(row: Row, local: u32) -> vec2<f32> {
         }
         workgroupBarrier();
     }
-    return vec2<f32>(largest, log(sums[0]));
+    return vec3<f32>(largest, log(sums[0].x), sums[0].y);
 }
 
 fn logprob(row: Row, id: u32, total: vec2<f32>) -> f32 {

@@ -514,14 +514,16 @@ impl FakeBackend {
 
     /// A token with the logprobs that its row asks for.
     fn told(&self, sample: &SampleRow, history: u64, token_id: u32) -> Sampled {
-        let logprob = if sample.logprob {
-            logprob(scored_rank(history, token_id))
+        let rank = scored_rank(history, token_id);
+        let (logprob, rank) = if sample.logprob {
+            (logprob(rank), 1 + rank)
         } else {
-            0.0
+            (0.0, 0)
         };
         Sampled {
             token_id,
             logprob,
+            rank,
             top: likely(history, token_id, sample.top_logprobs, self.plan.vocab),
         }
     }

@@ -228,8 +228,10 @@ table! {
     RESULT_TOKEN_ID = 0;
     /// Word of a result: f32, the token's logprob.
     RESULT_LOGPROB = 1;
+    /// Word of a result: the token's rank by its raw logit, 1 for the likeliest.
+    RESULT_RANK = 2;
     /// Words of a result before its list of likely tokens, which is as long as the batch's longest.
-    RESULT_WORDS = 2;
+    RESULT_WORDS = 3;
 
     /// Word of a likely token: its id, most likely first; NONE ends a shorter list.
     LIKELY_ID = 0;
@@ -481,6 +483,11 @@ pub(crate) fn sampled(words: &[u32], requested: &[Requested]) -> Vec<Sampled> {
                     f32::from_bits(row[RESULT_LOGPROB as usize])
                 } else {
                     0.0
+                },
+                rank: if requested.logprob {
+                    row[RESULT_RANK as usize]
+                } else {
+                    0
                 },
                 top: top
                     .take(requested.top as usize)

@@ -259,6 +259,8 @@ pub struct Sampled {
     pub token_id: u32,
     /// Natural logarithm of its raw probability; 0 unless requested.
     pub logprob: f32,
+    /// One more than the number of ids whose raw logits are larger; 0 unless the logprob is requested.
+    pub rank: u32,
     /// The requested number of most likely tokens, most likely first, ties by lowest id.
     pub top: Vec<(u32, f32)>,
 }

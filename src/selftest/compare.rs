@@ -276,6 +276,9 @@ fn compare_row(expected: &Sampled, found: &Sampled, worst: &mut Worst) -> Result
             found.token_id, expected.token_id
         ));
     }
+    if expected.rank != found.rank {
+        return Err(format!("rank {}, expected {}", found.rank, expected.rank));
+    }
     compare_logprob(expected.logprob, found.logprob, worst)?;
     compare_top(&expected.top, &found.top, worst)
 }

@@ -236,6 +236,42 @@ fn in_vllm_s_words() {
     );
 }
 
+/// Whoever evaluates a model counts how often a prompt's token was the likeliest.
+#[test]
+fn every_token_of_a_prompt_has_its_rank() {
+    let server = Server::cpu();
+    let asked = json!({"prompt": "Once upon a time, there was", "temperature": 0, "max_tokens": 8,
+        "return_token_ids": true});
+    let answer = server.post(COMPLETIONS, &asked).json()["choices"][0].take();
+    let ids = |field: &str| answer[field].as_array().expect("a list").clone();
+    let (asked, drawn) = (ids("prompt_token_ids"), ids("token_ids"));
+    let prompt: Vec<Value> = asked.iter().chain(&drawn).cloned().collect();
+    let told = |count: u32| {
+        let request = json!({"prompt": prompt, "prompt_logprobs": count, "max_tokens": 1});
+        server.post(COMPLETIONS, &request).json()["choices"][0]["prompt_logprobs"].take()
+    };
+    let (alone, listed) = (told(0), told(20));
+    let (mut likeliest, mut unlikely) = (0, 0);
+    for (place, id) in prompt.iter().enumerate().skip(1) {
+        let id = id.to_string();
+        let rank = alone[place][&id]["rank"].as_u64().expect("a rank");
+        let likely = listed[place].as_object().expect("a map");
+        assert_eq!(likely[&id]["rank"], rank, "token {place}");
+        assert_eq!(likely.len(), 20 + usize::from(rank > 20), "token {place}");
+        likeliest += usize::from(rank == 1 && place >= asked.len());
+        unlikely += usize::from(rank > 20);
+    }
+    assert_eq!(
+        likeliest,
+        drawn.len(),
+        "what was drawn greedily is the likeliest"
+    );
+    assert!(
+        unlikely > 0,
+        "some token of the prompt is not among the twenty likeliest"
+    );
+}
+
 #[test]
 fn the_longest_prompts_at_once_are_scored_in_bounded_memory() {
     let server = Server::plain();

@@ -205,6 +205,8 @@ fn sample_row(
         let logprob = |id: u32| (f64::from(logits[id as usize]) - log_total) as f32;
         if row.logprob {
             sampled.logprob = logprob(winner);
+            let own = key(logits[winner as usize]);
+            sampled.rank = 1 + logits.iter().filter(|logit| key(**logit) > own).count() as u32;
         }
         let (values, scan) = allowed
             .as_ref()

@@ -39,7 +39,7 @@
 //! **6. Results.** `feed[feed_slot]` = the token id, or 0 for a `NUMERICAL_ERROR` row, so that a row already in flight
 //! reads a valid id. No row of a batch writes a slot that another row of the batch reads or writes.
 //! `logprob(id) = l[id] − l_max − ln Σ exp(l − l_max)` over the raw row, reported for the drawn token if `logprob` is
-//! set, else 0. The top list holds the `top_logprobs` largest raw logits by key (zeros and subnormals as +0), ties by
+//! set, else 0; with it, its rank, one more than the number of keys above its own. The top list holds the `top_logprobs` largest raw logits by key (zeros and subnormals as +0), ties by
 //! lowest id; tokens with logit −∞ are left out, so the list may be shorter than requested. With `top_allowed`, only
 //! the tokens that the mask allows are listed.
 //!
@@ -117,6 +117,7 @@ pub fn sample_row(
         let log_total = log_total(logits);
         if row.logprob {
             sampled.logprob = (f64::from(logits[winner as usize]) - log_total) as f32;
+            sampled.rank = rank(logits, winner);
         }
         let top = if row.top_allowed {
             let mut allowed = allowed.unwrap_or_default();
@@ -135,6 +136,12 @@ pub fn sample_row(
             .collect();
     }
     sampled
+}
+
+/// One more than the number of larger logits, by key.
+fn rank(logits: &[f32], id: u32) -> u32 {
+    let own = key(logits[id as usize]);
+    1 + logits.iter().filter(|logit| key(**logit) > own).count() as u32
 }
 
 /// The result of a row with a scored token: that token, unless the row is bad.

@@ -602,6 +602,7 @@ impl Sequence {
         let token = Token {
             id: continuation.token_id,
             logprob: wanted.map(|_| continuation.logprob),
+            rank: None,
             top_logprobs: top.collect(),
             cached: self.cached(),
             drafts: None,

@@ -541,6 +541,7 @@ fn token(sampled: Sampled, wants_logprob: bool, usage: Usage) -> Token {
     Token {
         id: sampled.token_id,
         logprob: wants_logprob.then_some(sampled.logprob),
+        rank: wants_logprob.then_some(sampled.rank),
         top_logprobs: sampled
             .top
             .into_iter()

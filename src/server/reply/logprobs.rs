@@ -202,7 +202,7 @@ impl TokenNames {
     /// Prompt logprobs in vLLM's form: for each token of the prompt a map, by token id, of the likeliest tokens at its
     /// position and the token itself.
     pub(super) fn prompt<'a>(&self, tokens: impl Iterator<Item = &'a Token>) -> Value {
-        let entry = |id: u32, logprob: Option<f32>, rank: Option<usize>| {
+        let entry = |id: u32, logprob: Option<f32>, rank: Option<u32>| {
             (
                 id.to_string(),
                 json!({"logprob": finite(logprob), "rank": rank, "decoded_token": self.text(id)}),
@@ -210,10 +210,10 @@ impl TokenNames {
         };
         std::iter::once(Value::Null)
             .chain(tokens.map(|token| {
-                let own = entry(token.id, token.logprob, None);
+                let own = entry(token.id, token.logprob, token.rank);
                 let top = token.top_logprobs.iter().zip(1..);
                 let top = top.map(|(top, rank)| entry(top.token_id, Some(top.logprob), Some(rank)));
-                // If the token is among the likeliest ones, that entry (with its rank) replaces its own.
+                // If the token is among the likeliest ones, that entry replaces its own.
                 Value::Object(std::iter::once(own).chain(top).collect())
             }))
             .collect()

@@ -59,6 +59,7 @@ fn token(id: u32) -> Token {
     Token {
         id,
         logprob,
+        rank: Some(id),
         top_logprobs,
         cached: Cached::default(),
         drafts: None,
