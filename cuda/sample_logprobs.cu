@@ -1,5 +1,5 @@
-// Logprobs of the raw logits for the rows that request them: of the token that `sample` has drawn, with its rank, and of
-// the most likely tokens in order, or of those that the mask allows: `sample` has left these in the scratch row.
+// Logprobs of the raw logits for the rows that request them: of the token that `sample` has drawn, with its rank, and
+// of the most likely tokens in order, or of those that the mask allows: `sample` has left these in the scratch row.
 //
 // logits [logits rows][vocab] f32; scratch as in `sample`; results [sample row][record], whose id is read and whose
 // logprobs are written.

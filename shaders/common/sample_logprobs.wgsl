@@ -8,8 +8,8 @@
 // Of Σ exp(l − max), and of the number of keys above one.
 var<workgroup> sums: array<vec2<f32>, WORKGROUP>;
 
-// max + ln Σ exp(l − max) as (max, ln Σ), and the number of logits above that of `id`, which is below 2²⁴. Four sums per
-// invocation keep the rounding error of 2¹⁷ terms near 1e-6.
+// max + ln Σ exp(l − max) as (max, ln Σ), and the number of logits above that of `id`, which is below 2²⁴. Four sums
+// per invocation keep the rounding error of 2¹⁷ terms near 1e-6.
 fn log_total(row: Row, local: u32, id: u32) -> vec3<f32> {
     let own = raw_key(row, id);
     var key = 0u;

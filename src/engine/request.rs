@@ -203,7 +203,8 @@ pub struct Token {
     pub id: u32,
     /// Log-probability, if requested.
     pub logprob: Option<f32>,
-    /// Its place among all tokens by log-probability, 1 for the likeliest, if that was requested. Beams do not count it.
+    /// Its place among all tokens by log-probability, 1 for the likeliest, if that was requested. Beams do not count
+    /// it.
     pub rank: Option<u32>,
     /// The most likely tokens, best first; as many as requested.
     pub top_logprobs: Vec<TokenLogprob>,

@@ -196,17 +196,11 @@ fn sample_row(
         ..Sampled::default()
     };
     if row.logprob || row.top_logprobs > 0 {
-        let sum = |values| with_simd!(level, s => s.vectorize(Exponentials { values, largest: raw.largest }));
-        let total: f64 = logits
-            .chunks(SPAN)
-            .map(|values| f64::from(sum(values)))
-            .sum();
-        let log_total = f64::from(raw.largest) + total.ln();
+        let log_total = log_total(level, logits, raw.largest);
         let logprob = |id: u32| (f64::from(logits[id as usize]) - log_total) as f32;
         if row.logprob {
             sampled.logprob = logprob(winner);
-            let own = key(logits[winner as usize]);
-            sampled.rank = 1 + logits.iter().filter(|logit| key(**logit) > own).count() as u32;
+            sampled.rank = rank(logits, winner);
         }
         let (values, scan) = allowed
             .as_ref()
@@ -215,6 +209,23 @@ fn sample_row(
         sampled.top = top.iter().map(|&(_, id)| (id, logprob(id))).collect();
     }
     sampled
+}
+
+/// `largest + ln Σ exp(l − largest)`.
+fn log_total(level: Level, logits: &[f32], largest: f32) -> f64 {
+    let sum = |values| with_simd!(level, s => s.vectorize(Exponentials { values, largest }));
+    let total: f64 = logits
+        .chunks(SPAN)
+        .map(|values| f64::from(sum(values)))
+        .sum();
+    f64::from(largest) + total.ln()
+}
+
+/// One more than the number of larger logits, by [`key`].
+fn rank(logits: &[f32], id: u32) -> u32 {
+    let own = key(logits[id as usize]);
+    let above = logits.iter().filter(|logit| key(**logit) > own);
+    1 + above.count() as u32
 }
 
 /// The `count` largest logits above −∞, ties by lowest id: [`key`] and id of each.

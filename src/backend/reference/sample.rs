@@ -39,9 +39,10 @@
 //! **6. Results.** `feed[feed_slot]` = the token id, or 0 for a `NUMERICAL_ERROR` row, so that a row already in flight
 //! reads a valid id. No row of a batch writes a slot that another row of the batch reads or writes.
 //! `logprob(id) = l[id] − l_max − ln Σ exp(l − l_max)` over the raw row, reported for the drawn token if `logprob` is
-//! set, else 0; with it, its rank, one more than the number of keys above its own. The top list holds the `top_logprobs` largest raw logits by key (zeros and subnormals as +0), ties by
-//! lowest id; tokens with logit −∞ are left out, so the list may be shorter than requested. With `top_allowed`, only
-//! the tokens that the mask allows are listed.
+//! set, else 0; with it, its rank, one more than the number of keys above its own. The top list holds the
+//! `top_logprobs` largest raw logits by key (zeros and subnormals as +0), ties by lowest id; tokens with logit −∞ are
+//! left out, so the list may be shorter than requested. With `top_allowed`, only the tokens that the mask allows are
+//! listed.
 //!
 //! *Accuracy.* In f32, `½ + (x >> 8)` does not fit when `x >= 2³¹`, and WGSL's `log` is only good to 2⁻²¹ absolute near
 //! 1, where the winning draws lie. So with `k = x >> 8`: `k < 2²³`: `e = −ln((k + ½) · 2⁻²⁴)`; else
