@@ -88,13 +88,16 @@ pub(crate) fn fit_columns(words: &[u32]) -> Result<Vec<u32>, String> {
             constants.insert(*id, words);
         }
     }
-    let use_of = |used: &u32| constants.get(used).map(|constant| constant[3]);
+    let uses: HashMap<u32, u32> = constants
+        .iter()
+        .map(|(id, constant)| (*id, constant[3]))
+        .collect();
     // Words of such a type: result, component, scope, rows, columns, use.
     let second = instructions
         .iter()
         .find_map(|(opcode, words)| match (*opcode, *words) {
             (OP_TYPE_COOPERATIVE_MATRIX, [_, _, _, _, rows, columns, used])
-                if use_of(used) == Some(MATRIX_B) =>
+                if uses.get(used) == Some(&MATRIX_B) =>
             {
                 Some([*rows, *columns])
             }
@@ -103,22 +106,28 @@ pub(crate) fn fit_columns(words: &[u32]) -> Result<Vec<u32>, String> {
     let Some([rows, columns]) = second else {
         return Ok(words.to_vec());
     };
-    let moved = BTreeSet::from([rows, columns]);
-    let (mut fitted, mut is_first) = (header.to_vec(), true);
+    let mut missing = BTreeSet::from([rows, columns]);
+    let (mut moved, mut fitted) = (BTreeSet::new(), header.to_vec());
     for (opcode, words) in instructions {
         let mut instruction = words.to_vec();
-        if opcode == OP_TYPE_COOPERATIVE_MATRIX && std::mem::take(&mut is_first) {
-            // What a type names comes before it.
-            let moved = moved.iter().filter_map(|id| constants.get(id));
-            fitted.extend(moved.copied().flatten());
-        }
         match (opcode, words) {
-            (OP_CONSTANT, [_, _, id, _]) if moved.contains(id) => continue,
-            (OP_TYPE_COOPERATIVE_MATRIX, [.., used]) => match use_of(used) {
-                Some(MATRIX_A) => instruction[5] = rows,
-                Some(MATRIX_SUM) => instruction[5] = columns,
-                _ => {}
-            },
+            (OP_CONSTANT, [_, _, id, _]) => {
+                if moved.contains(id) {
+                    continue;
+                }
+                missing.remove(id);
+            }
+            (OP_TYPE_COOPERATIVE_MATRIX, [.., used]) => {
+                // What a type names comes before it.
+                moved.append(&mut missing);
+                let late = moved.iter().filter_map(|id| constants.remove(id));
+                fitted.extend(late.flatten());
+                match uses.get(used) {
+                    Some(&MATRIX_A) => instruction[5] = rows,
+                    Some(&MATRIX_SUM) => instruction[5] = columns,
+                    _ => {}
+                }
+            }
             _ => {}
         }
         fitted.extend(instruction);
