@@ -459,15 +459,18 @@ impl Chain {
     /// rounds operands to bytes or halves.
     fn allowed(&self, kind: RowKind, rows: u32) -> Allowed {
         let as_bytes = kind.int8 && rows == 1 && self.format.has_byte_codes();
+        let as_halves = kind.halves && rows > FEW_ROWS_MAX;
         let share = match kind.storage {
             Storage::F32 if as_bytes => 2e-3,
             // Both operands have 11 bits.
-            Storage::F32 if kind.halves && rows > FEW_ROWS_MAX => 3e-3,
+            Storage::F32 if as_halves => 3e-3,
             Storage::F32 => 1e-4,
             _ => 2e-2,
         };
+        // A small result may be the product of a small gate, which has the error of a large one, and a large up.
+        let floor_share = if as_halves { 0.1 } else { 0.01 };
         Box::new(move |expected| {
-            let floor = 0.01 * share * f64::from(largest(expected));
+            let floor = floor_share * share * f64::from(largest(expected));
             expected
                 .iter()
                 .map(|value| share * f64::from(value.abs()) + floor)
