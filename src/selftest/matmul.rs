@@ -463,7 +463,7 @@ impl Chain {
         let share = match kind.storage {
             Storage::F32 if as_bytes => 2e-3,
             // Both operands have 11 bits.
-            Storage::F32 if as_halves => 3e-3,
+            Storage::F32 if as_halves => 6e-3,
             Storage::F32 => 1e-4,
             _ => 2e-2,
         };
