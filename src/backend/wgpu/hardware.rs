@@ -72,46 +72,38 @@ pub(crate) fn dots_of_bytes(adapter: &wgpu::Adapter) -> (bool, bool) {
     vulkan::dots_of_bytes(adapter).unwrap_or_default()
 }
 
-/// Device numbers of Intel's GPUs and how many Xe cores they have (of those before Xe: a sixteenth of their execution
-/// units), as in the PCI ids of Mesa (`include/pci_ids/iris_pci_ids.h`) and Intel's specifications. No driver of
-/// Intel's tells. A number ends a series of the same count, so that a range stands for a product.
-const INTEL_CORES: &[(std::ops::RangeInclusive<u32>, u32)] = &[
-    // Battlemage: B580 and B60, B570, B50.
-    (0xe20b..=0xe20b, 20),
-    (0xe211..=0xe211, 20),
-    (0xe20c..=0xe20c, 18),
-    (0xe212..=0xe212, 16),
-    // Alchemist: A770, A750, A580; A770M, A730M, A550M; A380, A310; A370M, A350M.
-    (0x56a0..=0x56a0, 32),
-    (0x56a1..=0x56a1, 28),
-    (0x56a2..=0x56a2, 24),
-    (0x5690..=0x5690, 32),
-    (0x5691..=0x5691, 24),
-    (0x5692..=0x5692, 16),
-    (0x56a5..=0x56a5, 8),
-    (0x56a6..=0x56a6, 6),
-    (0x5693..=0x5693, 8),
-    (0x5694..=0x5694, 6),
-    // Lunar Lake, Arrow Lake H, Meteor Lake.
-    (0x64a0..=0x64a0, 8),
-    (0x7d51..=0x7d51, 8),
-    (0x7d55..=0x7d55, 8),
-    (0x7d45..=0x7d45, 4),
-    // Tiger Lake and Alder Lake with 96 execution units; Alder Lake and Raptor Lake desktops with 32.
-    (0x9a49..=0x9a49, 6),
-    (0x46a6..=0x46a8, 6),
-    (0x4680..=0x4693, 2),
-    (0xa780..=0xa783, 2),
+/// Intel's GPUs: their Xe cores (16 execution units each), and the device numbers of those with as many. The numbers
+/// are those of Mesa's `include/pci_ids/iris_pci_ids.h`, the cores those of Intel's specifications; no driver of
+/// Intel's tells them.
+const INTEL_CORES: &[(u32, &[u32])] = &[
+    // Battlemage: B580 and B60; B570; B50.
+    (20, &[0xe20b, 0xe211]),
+    (18, &[0xe20c]),
+    (16, &[0xe212]),
+    // Alchemist: A770 and A770M; A750; A580 and A730M; A550M; A380 and A370M; A310 and A350M.
+    (32, &[0x56a0, 0x5690]),
+    (28, &[0x56a1]),
+    (24, &[0x56a2, 0x5691]),
+    (16, &[0x5692]),
+    (8, &[0x56a5, 0x5693]),
+    (6, &[0x56a6, 0x5694]),
+    // Lunar Lake, Arrow Lake H and Meteor Lake; the smaller Meteor Lake.
+    (8, &[0x64a0, 0x7d51, 0x7d55]),
+    (4, &[0x7d45]),
+    // Tiger Lake and Alder Lake P with 96 execution units; desktops of Alder Lake and Raptor Lake with 32.
+    (6, &[0x9a49, 0x46a6, 0x46a8]),
+    (2, &[0x4680, 0x4690, 0xa780]),
 ];
 
 /// Number of cores of a GPU whose driver does not report it.
 pub(crate) fn known_cores(vendor: u32, device: u32) -> Option<u32> {
-    let of_device =
-        |(devices, _): &&(std::ops::RangeInclusive<u32>, u32)| devices.contains(&device);
-    match vendor {
-        INTEL => INTEL_CORES.iter().find(of_device).map(|(_, cores)| *cores),
-        _ => None,
+    if vendor != INTEL {
+        return None;
     }
+    let (cores, _) = INTEL_CORES
+        .iter()
+        .find(|(_, devices)| devices.contains(&device))?;
+    Some(*cores)
 }
 
 #[cfg(target_vendor = "apple")]

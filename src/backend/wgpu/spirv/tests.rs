@@ -3,15 +3,20 @@
 use super::*;
 use crate::backend::wgpu::variants;
 
-/// What `share_memory` adds is there, and nothing else is different.
-#[test]
-fn shared_memory_is_not_private_and_barriers_make_it_visible() {
+/// The module of a kernel with matrices.
+fn kernel() -> Vec<u32> {
     let variants = variants();
     let variant = variants
         .iter()
         .find(|variant| variant.matrices())
         .expect("some kernels have matrices");
-    let words = translate(&variant.text().unwrap()).unwrap();
+    translate(&variant.text().unwrap()).unwrap()
+}
+
+/// What `share_memory` adds is there, and nothing else is different.
+#[test]
+fn shared_memory_is_not_private_and_barriers_make_it_visible() {
+    let words = kernel();
     let instructions = instructions(&words[HEADER_WORDS..]).unwrap();
     let constant = |id: u32| {
         let found = instructions
@@ -53,12 +58,7 @@ fn shared_memory_is_not_private_and_barriers_make_it_visible() {
 
 #[test]
 fn modules_that_are_cut_are_refused() {
-    let variants = variants();
-    let variant = variants
-        .iter()
-        .find(|variant| variant.matrices())
-        .expect("some kernels have matrices");
-    let words = translate(&variant.text().unwrap()).unwrap();
+    let words = kernel();
     assert!(share_memory(&words[..3]).is_err());
     assert!(share_memory(&words[..HEADER_WORDS]).is_err());
     assert!(
