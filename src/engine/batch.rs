@@ -173,46 +173,18 @@ impl Batch {
         }
         let mut draws = self.draws.iter().peekable();
         let mut scores = self.scores.iter().peekable();
-        for row in 0..index(self.rows.len()) {
-            let rows = self.rows[row as usize]
-                .without_drafts(inputs.sequences[firsts[row as usize]].row_start);
-            if let Some(score) = scores.next_if(|score| score.row == row) {
-                self.flatten_score(
-                    score,
-                    &sequences[score.sequence],
-                    rows.row_start,
-                    &mut inputs,
-                );
+        for (row_index, (row, &first)) in (0..).zip(self.rows.iter().zip(&firsts)) {
+            let rows = row.without_drafts(inputs.sequences[first].row_start);
+            if let Some(score) = scores.next_if(|score| score.row == row_index) {
+                let sequence = &sequences[score.sequence];
+                self.flatten_score(score, sequence, rows.row_start, &mut inputs);
             }
-            if draws.peek().is_some_and(|draw| draw.row == row) {
+            if draws.peek().is_some_and(|draw| draw.row == row_index) {
                 inputs.logits_rows.push(rows.row_start + rows.row_count - 1);
             }
-            while let Some(draw) = draws.next_if(|draw| draw.row == row) {
+            while let Some(draw) = draws.next_if(|draw| draw.row == row_index) {
                 let sequence = &mut sequences[draw.sequence];
-                let mask_start = sequence.push_mask(&mut inputs.masks, vocab.div_ceil(32) as usize);
-                let held_back = held_back(
-                    sequence.params(),
-                    rows.context_len - sequence.prompt_len(),
-                    eos,
-                );
-                let mask_start = if sequence.beam.is_some() && !held_back.is_empty() {
-                    mask_out(&mut inputs.masks, mask_start, &held_back, vocab)
-                } else {
-                    mask_start
-                };
-                let place = Place {
-                    position: rows.context_len,
-                    mask_start,
-                    accepted: &[],
-                };
-                self.flatten_draw(draw, &sequences[draw.sequence], place, eos, &mut inputs);
-                self.flatten_draft_draws(
-                    draw,
-                    &sequences[draw.sequence],
-                    rows,
-                    (eos, vocab),
-                    &mut inputs,
-                );
+                self.flatten_draws(draw, sequence, rows, (eos, vocab), &mut inputs);
             }
         }
         assert!(
@@ -224,31 +196,59 @@ impl Batch {
             inputs.positions.len(),
             "every token row has a position"
         );
+        self.flatten_pools(&firsts, &mut inputs);
+        if !inputs.samples.is_empty() {
+            inputs.tails.push(Tail::Sample);
+        }
+        if !inputs.pools.is_empty() {
+            inputs.tails.push(Tail::Pool);
+        }
+        inputs
+    }
+
+    /// Adds the rows to pool. `firsts` has the index of each row's first sequence.
+    fn flatten_pools(&self, firsts: &[usize], inputs: &mut BatchInputs) {
         debug_assert!(
             self.pools.is_sorted_by(|a, b| a.row < b.row),
             "pools are sorted by row, at most one each"
         );
-        inputs.pools.extend(self.pools.iter().map(|pool| {
+        for pool in &self.pools {
             let rows = inputs.sequences[firsts[pool.row as usize]];
             debug_assert!(
                 pool.count > 0 && pool.count <= rows.row_count,
                 "only states of the row itself are pooled"
             );
-            PoolRow {
+            inputs.pools.push(PoolRow {
                 row_start: rows.row_start + rows.row_count - pool.count,
                 row_count: pool.count,
+            });
+        }
+    }
+
+    /// Adds the draw after a row's tokens, and those after its drafts.
+    fn flatten_draws(
+        &self,
+        draw: &Draw,
+        sequence: &mut Sequence,
+        rows: SequenceRows,
+        (eos, vocab): (&[u32], u32),
+        inputs: &mut BatchInputs,
+    ) {
+        let mut mask_start = sequence.push_mask(&mut inputs.masks, vocab.div_ceil(32) as usize);
+        if sequence.beam.is_some() {
+            let generated = rows.context_len - sequence.prompt_len();
+            let held_back = held_back(sequence.params(), generated, eos);
+            if !held_back.is_empty() {
+                mask_start = mask_out(&mut inputs.masks, mask_start, &held_back, vocab);
             }
-        }));
-        let tails = [
-            (Tail::Sample, inputs.samples.is_empty()),
-            (Tail::Pool, inputs.pools.is_empty()),
-        ];
-        inputs.tails = tails
-            .into_iter()
-            .filter(|(_, empty)| !empty)
-            .map(|(tail, _)| tail)
-            .collect();
-        inputs
+        }
+        let place = Place {
+            position: rows.context_len,
+            mask_start,
+            accepted: &[],
+        };
+        self.flatten_draw(draw, sequence, place, eos, inputs);
+        self.flatten_draft_draws(draw, sequence, rows, (eos, vocab), inputs);
     }
 
     /// The arrays without rows: only the copies of blocks.

@@ -92,75 +92,32 @@ pub struct StepWork {
 impl StepWork {
     /// The work of `step` for `tokens` token rows and `samples` gathered rows.
     pub fn of(plan: &Plan, step: &Step, tokens: u32, samples: u32, kv_format: KvFormat) -> Self {
-        let rows = |buffer| f64::from(plan.buffer_spec(buffer).rows.count(tokens, samples));
-        let elements: f64 = step
-            .buffers()
-            .iter()
-            .map(|(id, _)| rows(*id) * f64::from(plan.buffer_spec(*id).columns))
-            .sum();
-        let weights = || {
-            step.weights()
-                .into_iter()
-                .map(|id| plan.weight_spec(id).bytes() as f64)
-                .sum::<f64>()
-        };
-        let fixed = |operations, weight_bytes| Work {
-            operations,
-            bytes: 4.0 * elements + weight_bytes,
-        };
+        let elements = elements(plan, step, tokens, samples);
+        let weights = weight_bytes(plan, step);
         let other = OPERATIONS_PER_ELEMENT * elements;
-        match step {
-            Step::MatMul(MatMul { x, weight, .. }) => {
-                let spec = plan.weight_spec(*weight);
-                let operations = 2.0 * rows(*x) * f64::from(spec.rows) * f64::from(spec.columns);
-                Self {
-                    fixed: fixed(operations, weights()),
-                    attended: None,
-                }
+        let (operations, weight_bytes) = match step {
+            Step::MatMul(step) => (product(plan, step, tokens, samples), weights),
+            Step::MatMulExperts(step) => {
+                let (operations, share) = experts_product(plan, step, tokens);
+                (operations, weights * share)
             }
-            Step::MatMulExperts(step @ MatMulExperts { weight, .. }) => {
-                let spec = plan.weight_spec(*weight);
-                let (experts, routes) = (
-                    f64::from(spec.experts.max(1)),
-                    f64::from(step.shape(plan).routes(tokens)),
-                );
-                let operations =
-                    2.0 * routes * f64::from(spec.rows) / experts * f64::from(spec.columns);
-                Self {
-                    fixed: fixed(operations, weights() * routes.min(experts) / experts),
-                    attended: None,
-                }
-            }
-            Step::AttendPaged(AttendPaged {
-                layer, query_heads, ..
-            }) => {
-                let layer = plan.kv_layers[*layer as usize];
-                // Two products, of q with k and of the weights with v.
-                let per_pair = 4.0 * f64::from(*query_heads) * f64::from(layer.head_dim);
-                let per_key = layer.token_bytes(kv_format) as f64;
-                Self {
-                    fixed: fixed(other, 0.0),
-                    attended: Some((layer.group, per_pair, per_key)),
-                }
-            }
-            Step::StateScan(StateScan { layer, .. }) => {
-                // Decay, two products with the state, and the product that changes it; the state is read and written
-                // once, if there is one sequence.
-                let state = f64::from(plan.state_layers[*layer as usize].elements);
-                let operations = 7.0 * f64::from(tokens) * state;
-                Self {
-                    fixed: fixed(operations, weights() + 8.0 * state),
-                    attended: None,
-                }
+            Step::AttendPaged(_) => (other, 0.0),
+            Step::StateScan(step) => {
+                let (operations, state_bytes) = scan(plan, step, tokens);
+                (operations, weights + state_bytes)
             }
             // A look-up reads one row per token.
-            Step::Embed(_) => Self {
-                fixed: fixed(other, 4.0 * elements),
-                attended: None,
+            Step::Embed(_) => (other, 4.0 * elements),
+            _ => (other, weights),
+        };
+        Self {
+            fixed: Work {
+                operations,
+                bytes: 4.0 * elements + weight_bytes,
             },
-            _ => Self {
-                fixed: fixed(other, weights()),
-                attended: None,
+            attended: match step {
+                Step::AttendPaged(step) => Some(attended(plan, step, kv_format)),
+                _ => None,
             },
         }
     }
@@ -199,6 +156,53 @@ impl StepWork {
             attended: self.attended.or(other.attended),
         }
     }
+}
+
+/// Elements that a step reads and writes in row buffers.
+fn elements(plan: &Plan, step: &Step, tokens: u32, samples: u32) -> f64 {
+    let of_buffer = |id| {
+        let spec = plan.buffer_spec(id);
+        f64::from(spec.rows.count(tokens, samples)) * f64::from(spec.columns)
+    };
+    step.buffers().iter().map(|(id, _)| of_buffer(*id)).sum()
+}
+
+/// Bytes of a step's weights.
+fn weight_bytes(plan: &Plan, step: &Step) -> f64 {
+    let weights = step.weights().into_iter();
+    weights.map(|id| plan.weight_spec(id).bytes() as f64).sum()
+}
+
+/// Operations of a product.
+fn product(plan: &Plan, step: &MatMul, tokens: u32, samples: u32) -> f64 {
+    let rows = plan.buffer_spec(step.x).rows.count(tokens, samples);
+    let weight = plan.weight_spec(step.weight);
+    2.0 * f64::from(rows) * f64::from(weight.rows) * f64::from(weight.columns)
+}
+
+/// Operations of a product with experts, and the share of their weights that is read at most.
+fn experts_product(plan: &Plan, step: &MatMulExperts, tokens: u32) -> (f64, f64) {
+    let weight = plan.weight_spec(step.weight);
+    let experts = f64::from(weight.experts.max(1));
+    let routes = f64::from(step.shape(plan).routes(tokens));
+    let expert_rows = f64::from(weight.rows) / experts;
+    let operations = 2.0 * routes * expert_rows * f64::from(weight.columns);
+    (operations, routes.min(experts) / experts)
+}
+
+/// The KV group of an attention, its operations per pair and bytes per key.
+fn attended(plan: &Plan, step: &AttendPaged, kv_format: KvFormat) -> (u32, f64, f64) {
+    let layer = plan.kv_layers[step.layer as usize];
+    // Two products, of q with k and of the weights with v.
+    let per_pair = 4.0 * f64::from(step.query_heads) * f64::from(layer.head_dim);
+    (layer.group, per_pair, layer.token_bytes(kv_format) as f64)
+}
+
+/// Operations of a scan, and bytes of its state: it is read and written once, if there is one sequence.
+fn scan(plan: &Plan, step: &StateScan, tokens: u32) -> (f64, f64) {
+    let state = f64::from(plan.state_layers[step.layer as usize].elements);
+    // Decay, two products with the state, and the product that changes it.
+    (7.0 * f64::from(tokens) * state, 8.0 * state)
 }
 
 #[cfg(test)]

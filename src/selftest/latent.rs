@@ -10,7 +10,7 @@ use super::fixture::{
 use super::layer::move_first_block;
 use super::{RowKind, Shapes};
 use crate::backend::KvHalf;
-use crate::plan::inputs::NONE;
+use crate::plan::inputs::{BatchInputs, NONE};
 use crate::plan::{
     AttendPaged, BufferId, CopyBlocks, KvFormat, Rope, RopeStoreLatent, Rows, Step, Storage,
     WeightFormat,
@@ -128,54 +128,82 @@ fn store(storage: Storage, format: KvFormat, sizes: Sizes, interleaved: bool) ->
     let layer = fixture.layer(1, sizes.dim(), None, 70);
     fixture.plan.kv_layers[layer as usize].latent = true;
     let (buffers, q) = push_store(&mut fixture, &mut noise, storage, layer, sizes, interleaved);
+    let stored = Stored {
+        sizes,
+        interleaved,
+        layer,
+        buffers,
+        q,
+    };
     for (shape, sequences) in [BATCHES[0], BATCHES[1], BATCHES[3], BATCHES[5]] {
-        let mut inputs = paged_batch(&fixture, sequences, &mut noise);
-        let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
-        // A row without a slot writes only q.
-        if rows > 4 {
-            inputs.groups[0].slot_mapping[2] = NONE;
-        }
-        let mut run = Run::new(
-            format!("{} heads of {}, {shape}", sizes.heads, sizes.dim()),
-            inputs,
-        );
-        run.buffers.extend(
-            buffers.map(|(buffer, columns)| (buffer, noise.values((rows * columns) as usize))),
-        );
-        run.buffers
-            .push((q, unwritten((rows * sizes.heads * sizes.dim()) as usize)));
-        run.kv
-            .push([noise.values(fixture.pool_elements(layer)), Vec::new()]);
-        run.checks.push(Check::Rows {
-            buffer: q,
-            rows,
-            allowed: turned(sizes, interleaved),
-        });
-        let turned_by = turned(sizes, interleaved);
-        let stored = if format.is_coded() {
-            either(turned_by, codes(format, 0.5, sizes.dim()))
-        } else {
-            turned_by
-        };
-        run.checks.push(Check::Kv {
-            layer,
-            half: KvHalf::Key,
-            allowed: stored,
-        });
-        if rows > 4 {
-            run.mutants
-                .extend(buffers.map(|(buffer, _)| Mutant::SwapRows(buffer, 0, rows - 1)));
-            run.mutants.push(Mutant::SwapSlots(0, 0, rows - 1));
-        }
-        run.mutants.push(Mutant::SwapHeads(
-            buffers[1].0,
-            sizes.rank,
-            0,
-            sizes.heads - 1,
-        ));
+        let inputs = paged_batch(&fixture, sequences, &mut noise);
+        let run = store_run(&fixture, stored, shape, inputs, &mut noise);
         fixture.runs.push(run);
     }
     fixture
+}
+
+/// A pushed step: what it reads, and where it writes.
+#[derive(Clone, Copy)]
+struct Stored {
+    sizes: Sizes,
+    interleaved: bool,
+    layer: u32,
+    buffers: [(BufferId, u32); 3],
+    q: BufferId,
+}
+
+fn store_run(
+    fixture: &Fixture,
+    Stored {
+        sizes,
+        interleaved,
+        layer,
+        buffers,
+        q,
+    }: Stored,
+    shape: &str,
+    mut inputs: BatchInputs,
+    noise: &mut Noise,
+) -> Run {
+    let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
+    // A row without a slot writes only q.
+    if rows > 4 {
+        inputs.groups[0].slot_mapping[2] = NONE;
+    }
+    let (heads, dim) = (sizes.heads, sizes.dim());
+    let mut run = Run::new(format!("{heads} heads of {dim}, {shape}"), inputs);
+    for (buffer, columns) in buffers {
+        let values = noise.values((rows * columns) as usize);
+        run.buffers.push((buffer, values));
+    }
+    run.buffers
+        .push((q, unwritten((rows * heads * dim) as usize)));
+    let keys = noise.values(fixture.pool_elements(layer));
+    run.kv.push([keys, Vec::new()]);
+    run.checks.push(Check::Rows {
+        buffer: q,
+        rows,
+        allowed: turned(sizes, interleaved),
+    });
+    let mut stored = turned(sizes, interleaved);
+    if fixture.kv_format.is_coded() {
+        stored = either(stored, codes(fixture.kv_format, 0.5, dim));
+    }
+    run.checks.push(Check::Kv {
+        layer,
+        half: KvHalf::Key,
+        allowed: stored,
+    });
+    if rows > 4 {
+        let swapped = buffers.map(|(buffer, _)| Mutant::SwapRows(buffer, 0, rows - 1));
+        run.mutants.extend(swapped);
+        run.mutants.push(Mutant::SwapSlots(0, 0, rows - 1));
+    }
+    let absorbed = buffers[1].0;
+    run.mutants
+        .push(Mutant::SwapHeads(absorbed, sizes.rank, 0, heads - 1));
+    run
 }
 
 /// Tolerance: 1e-5 of an element, or of the length of its rotated pair.
@@ -222,15 +250,14 @@ fn layer(storage: Storage, format: KvFormat) -> Fixture {
     fixture.push(Step::CopyBlocks(CopyBlocks));
     let (buffers, q) = push_store(&mut fixture, &mut noise, storage, layer, sizes, true);
     let out = fixture.buffer("out", Rows::Tokens, sizes.heads * sizes.dim(), storage);
-    let (query_heads, scale, softcap, alibi, sinks) = (sizes.heads, 0.125, None, None, None);
     fixture.push(Step::AttendPaged(AttendPaged {
         q,
         layer,
-        query_heads,
-        scale,
-        softcap,
-        alibi,
-        sinks,
+        query_heads: sizes.heads,
+        scale: 0.125,
+        softcap: None,
+        alibi: None,
+        sinks: None,
         out,
     }));
     for (shape, sequences) in [
@@ -238,36 +265,50 @@ fn layer(storage: Storage, format: KvFormat) -> Fixture {
         ("mixed", &[(1, 130), (1, 16), (2, 2)]),
     ] {
         let mut inputs = paged_batch(&fixture, sequences, &mut noise);
-        let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
         let mut kv = pool_content(&fixture, layer, &inputs, &mut noise);
         kv[1] = Vec::new();
         move_first_block(&fixture, &mut inputs, &mut kv);
         let mut run = Run::new(shape, inputs);
-        run.buffers.extend(
-            buffers.map(|(buffer, columns)| (buffer, noise.values((rows * columns) as usize))),
-        );
-        let elements = (rows * sizes.heads * sizes.dim()) as usize;
-        run.buffers.push((q, unwritten(elements)));
-        run.buffers.push((out, unwritten(elements)));
         run.kv.push(kv);
-        // Values are at most 20, the size of the outliers.
-        let share = attention_of_stored(
-            RowKind {
-                storage,
-                ..RowKind::default()
-            },
-            format,
-        );
+        fill_layer(&mut run, sizes, buffers, [q, out], &mut noise);
+        let elements = run.buffers.last().map_or(0, |(_, values)| values.len());
         run.checks.push(Check::Rows {
             buffer: out,
-            rows,
-            allowed: each(vec![share * 20.0; elements]),
+            rows: run.inputs.positions.len() as u32,
+            allowed: each(vec![attended(storage, format); elements]),
         });
-        run.mutants.extend([
-            Mutant::SwapRows(buffers[2].0, 0, rows - 1),
-            Mutant::DropCopy(0),
-        ]);
         fixture.runs.push(run);
     }
     fixture
+}
+
+/// Fills what the layer reads, and its outputs with values that it must replace.
+fn fill_layer(
+    run: &mut Run,
+    sizes: Sizes,
+    inputs: [(BufferId, u32); 3],
+    outputs: [BufferId; 2],
+    noise: &mut Noise,
+) {
+    let rows = u32::try_from(run.inputs.positions.len()).expect("a small batch");
+    for (buffer, columns) in inputs {
+        let values = noise.values((rows * columns) as usize);
+        run.buffers.push((buffer, values));
+    }
+    for buffer in outputs {
+        let values = unwritten((rows * sizes.heads * sizes.dim()) as usize);
+        run.buffers.push((buffer, values));
+    }
+    let latent = inputs[2].0;
+    run.mutants.push(Mutant::SwapRows(latent, 0, rows - 1));
+    run.mutants.push(Mutant::DropCopy(0));
+}
+
+/// Tolerance of attention to values of at most 20, the size of the outliers.
+fn attended(storage: Storage, format: KvFormat) -> f64 {
+    let rows = RowKind {
+        storage,
+        ..RowKind::default()
+    };
+    20.0 * attention_of_stored(rows, format)
 }

@@ -248,11 +248,7 @@ pub async fn touch<B: Inspect>(
     for fixture in fixtures(options, RowKind::of(device.caps())).flatten() {
         load(device, &fixture, &fixture.weights, &fixture.capacity())?;
         let mut row = ReportRow::of(fixture.name());
-        for run in fixture
-            .runs
-            .iter()
-            .filter(|run| selected(options, &fixture, run))
-        {
+        for run in selected_runs(options, &fixture) {
             execute(device, &fixture, run).await?;
             row.cases += 1;
         }
@@ -291,43 +287,52 @@ pub async fn run_all<B: Inspect>(
     for fixtures in fixtures(options, rows) {
         let mut shares = shares(options, &fixtures, devices.len()).into_iter();
         for fixture in fixtures {
-            let runs: Vec<&Run> = fixture
-                .runs
-                .iter()
-                .filter(|run| selected(options, &fixture, run))
-                .collect();
+            let runs = selected_runs(options, &fixture);
             let shares: Vec<BTreeSet<usize>> = shares.by_ref().take(runs.len()).collect();
             options.observer.tell(&Told::Progress { done, total });
             done += runs.len();
-            number += 1;
-            if options.skip.contains(&(number - 1)) {
-                continue;
-            }
-            let expected = expected(&fixture, &runs, rows.int8).await?;
-            for (index, (device, report)) in devices.iter_mut().zip(&mut reports).enumerate() {
-                let own = runs.iter().copied().zip(&expected).zip(&shares);
-                let own: Vec<(&Run, &Outcome)> = own
-                    .filter(|(_, share)| share.contains(&index))
-                    .map(|(own, _)| own)
-                    .collect();
-                if !own.is_empty() {
-                    let mut row = ReportRow::of(fixture.name());
-                    options.observer.tell(&Told::Begins {
-                        number: number - 1,
-                        name: &row.name,
-                    });
-                    check(device, &fixture, &own, &mut row).await?;
-                    options.observer.tell(&Told::Ends {
-                        number: number - 1,
-                        row: &row,
-                    });
-                    report.add(row);
+            if !options.skip.contains(&number) {
+                let expected = expected(&fixture, &runs, rows.int8).await?;
+                for (index, (device, report)) in devices.iter_mut().zip(&mut reports).enumerate() {
+                    let all = runs.iter().copied().zip(&expected).zip(&shares);
+                    let own: Vec<(&Run, &Outcome)> = all
+                        .filter(|(_, share)| share.contains(&index))
+                        .map(|(case, _)| case)
+                        .collect();
+                    if !own.is_empty() {
+                        let told = (&options.observer, number);
+                        report.add(check_and_tell(device, &fixture, &own, told).await?);
+                    }
                 }
             }
+            number += 1;
         }
     }
     options.observer.tell(&Told::Progress { done, total });
     Ok(reports)
+}
+
+/// The selected runs of a fixture.
+fn selected_runs<'a>(options: &SelftestOptions, fixture: &'a Fixture) -> Vec<&'a Run> {
+    let runs = fixture.runs.iter();
+    runs.filter(|run| selected(options, fixture, run)).collect()
+}
+
+/// Runs [`check`] and tells the observer when the check of this number begins and ends.
+async fn check_and_tell<B: Inspect>(
+    device: &mut B,
+    fixture: &Fixture,
+    cases: &[(&Run, &Outcome)],
+    (observer, number): (&Observer, usize),
+) -> Result<ReportRow, BackendError> {
+    let mut row = ReportRow::of(fixture.name());
+    observer.tell(&Told::Begins {
+        number,
+        name: &row.name,
+    });
+    check(device, fixture, cases, &mut row).await?;
+    observer.tell(&Told::Ends { number, row: &row });
+    Ok(row)
 }
 
 /// How [`run_all`] distributes the cases over this many devices: the number of cases, the number of runs, and gaps: one
@@ -361,10 +366,7 @@ pub fn cover_gaps(options: &SelftestOptions, devices: usize) -> (usize, usize, V
 fn cases(options: &SelftestOptions, fixtures: &[Fixture]) -> Vec<(&'static str, Vec<String>)> {
     let mut cases = Vec::new();
     for fixture in fixtures {
-        let runs = fixture
-            .runs
-            .iter()
-            .filter(|run| selected(options, fixture, run));
+        let runs = selected_runs(options, fixture).into_iter();
         cases.extend(runs.map(|run| (fixture.step, cover::values(fixture, run))));
     }
     cases
@@ -476,11 +478,7 @@ pub async fn blind_spots(options: &SelftestOptions) -> Result<(usize, Vec<String
     for fixture in fixtures(options, RowKind::default()).flatten() {
         let (mut reference, mut device) = (ReferenceBackend::new(), ReferenceBackend::new());
         load(&mut device, &fixture, &fixture.weights, &fixture.capacity())?;
-        for run in fixture
-            .runs
-            .iter()
-            .filter(|run| selected(options, &fixture, run))
-        {
+        for run in selected_runs(options, &fixture) {
             let found = execute(&mut device, &fixture, run).await?;
             for mutant in &run.mutants {
                 let (weights, mutated) = mutant.apply(&fixture, run);

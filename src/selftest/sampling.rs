@@ -3,7 +3,9 @@
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, plain_batch};
 use super::{Draws, Shapes};
 use crate::plan::inputs::{BiasEntry, DrawParams, HistoryEntry, NONE, Range, SampleRow};
-use crate::plan::{GatherRows, MatMul, Rows, Sample, Step, Storage, Tail, WeightFormat};
+use crate::plan::{
+    BufferId, GatherRows, MatMul, Rows, Sample, Step, Storage, Tail, WeightFormat, WeightId,
+};
 
 /// Logits rows per batch; few enough for the lowest binding limit with the largest vocabulary.
 const ROWS: u32 = 8;
@@ -106,7 +108,7 @@ pub(super) fn fixtures(draws: Draws, shapes: Shapes) -> Vec<Fixture> {
 }
 
 /// A plan whose tail samples from logits that the run fills.
-fn fixture(option: &str, vocab: u32) -> (Fixture, crate::plan::BufferId) {
+fn fixture(option: &str, vocab: u32) -> (Fixture, BufferId) {
     let mut fixture = Fixture::new("sample", option);
     fixture.plan.vocab = vocab;
     let logits = fixture.buffer("logits", Rows::Samples, vocab, Storage::F32);
@@ -118,7 +120,7 @@ fn fixture(option: &str, vocab: u32) -> (Fixture, crate::plan::BufferId) {
 }
 
 /// A batch of `ROWS` logits rows without sample rows.
-fn batch(shape: String, values: Vec<f32>, logits: crate::plan::BufferId, vocab: u32) -> Run {
+fn batch(shape: String, values: Vec<f32>, logits: BufferId, vocab: u32) -> Run {
     let mut run = Run::new(shape, plain_batch(ROWS));
     run.inputs.token_ids.fill(0);
     run.inputs.logits_rows = (0..ROWS).collect();
@@ -302,42 +304,45 @@ fn groups() -> Fixture {
         Step::Sample(Sample { logits }),
     ];
     fixture.plan.tails.push((Tail::Sample, tail));
+    let values: Vec<f32> = (0..rows * hidden).map(|_| noise.uniform() * 4.0).collect();
+    let run = groups_run(&fixture, (x, values), weight, &mut noise);
+    fixture.runs.push(run);
+    fixture
+}
+
+/// All rows, the last one first; every other one is drawn.
+fn groups_run(
+    fixture: &Fixture,
+    (x, values): (BufferId, Vec<f32>),
+    weight: WeightId,
+    noise: &mut Noise,
+) -> Run {
+    let rows = values.len() as u32 / fixture.plan.weight_spec(weight).columns;
     let mut run = Run::new(format!("{rows} rows"), plain_batch(rows));
     run.inputs.token_ids.fill(0);
     run.inputs.logits_rows = (0..rows).rev().collect();
     run.inputs.tails = vec![Tail::Sample];
     run.feed = vec![0; 64];
-    let values: Vec<f32> = (0..rows * hidden).map(|_| noise.uniform() * 4.0).collect();
-    run.logits = Some(head_logits(&fixture, weight, &values));
+    run.logits = Some(head_logits(fixture, weight, &values));
     run.buffers.push((x, values));
     for index in 0..rows {
-        let row = SampleRow {
-            feed_slot: index,
-            seed: noise.bits(),
-            ..SampleRow::greedy(index, index)
-        };
-        let draw = DrawParams {
-            temperature: (index % 2) as f32,
-            ..DrawParams::default()
-        };
-        run.inputs.samples.push(SampleRow {
-            draw,
-            logprob: true,
-            top_logprobs: 0,
-            ..row
-        });
+        let mut row = SampleRow::greedy(index, index);
+        row.feed_slot = index;
+        row.seed = noise.bits();
+        row.draw.temperature = (index % 2) as f32;
+        row.logprob = true;
+        run.inputs.samples.push(row);
     }
     run.checks.push(Check::Sampled);
     run.mutants = vec![
         Mutant::SwapRows(x, 0, rows - 1),
         Mutant::SwapLogitsRows(0, rows - 1),
     ];
-    fixture.runs.push(run);
-    fixture
+    run
 }
 
 /// The logits of [`groups`], in the order of its reversed logits rows, to detect near-ties.
-fn head_logits(fixture: &Fixture, weight: crate::plan::WeightId, x: &[f32]) -> Vec<f32> {
+fn head_logits(fixture: &Fixture, weight: WeightId, x: &[f32]) -> Vec<f32> {
     let columns = fixture.plan.weight_spec(weight).columns as usize;
     let weights = fixture.weight_values(weight);
     x.chunks_exact(columns)

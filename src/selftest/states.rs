@@ -99,45 +99,56 @@ fn short_convolution(
     };
     fixture.push(Step::ShortConvolution(step));
     for sequences in BATCHES {
-        let inputs = batch(sequences, &mut noise);
-        let rows = u32::try_from(inputs.token_ids.len()).expect("a test batch is small");
-        let mut run = Run::new(
-            format!(
-                "{columns} columns, {} sequences of {rows} rows",
-                sequences.len()
-            ),
-            inputs,
-        );
-        let mut values: Vec<f32> = (0..rows * width).map(|_| noise.uniform()).collect();
-        if form == ConvolutionForm::Silu {
-            values
-                .chunks_exact_mut(width as usize)
-                .for_each(|row| row[columns as usize..].fill(f32::NAN));
-        }
-        let states = states(&run.inputs, ((taps - 1) * columns) as usize, &mut noise);
-        let sums = absolute_sums(&fixture, &run.inputs, &values, &states, &step);
-        run.buffers.push((x, values));
-        run.states.push(states);
-        run.checks.push(Check::State {
-            layer: 0,
-            allowed: relative(1e-6),
-        });
-        run.mutants.push(if form == ConvolutionForm::Gated {
-            Mutant::SwapHeads(x, columns, 0, 1)
-        } else {
-            Mutant::SwapHeads(x, columns / 2, 0, 1)
-        });
-        if rows > 1 {
-            run.mutants.push(Mutant::SwapRows(x, 0, rows - 1));
-        }
-        if sequences.len() > 1 {
-            run.mutants
-                .extend([Mutant::SwapStates(0, 1), Mutant::StartAgain]);
-        }
-        expect_rows(&fixture, &mut run, out, rows, each(sums));
+        let run = convolution_run(&fixture, &step, sequences, &mut noise);
         fixture.runs.push(run);
     }
     fixture
+}
+
+fn convolution_run(
+    fixture: &Fixture,
+    step: &ShortConvolution,
+    sequences: Sequences,
+    noise: &mut Noise,
+) -> Run {
+    let x = step.x;
+    let columns = fixture.plan.buffer_spec(step.out).columns;
+    let width = fixture.plan.buffer_spec(x).columns;
+    let inputs = batch(sequences, noise);
+    let rows = u32::try_from(inputs.token_ids.len()).expect("a test batch is small");
+    let count = sequences.len();
+    let mut run = Run::new(
+        format!("{columns} columns, {count} sequences of {rows} rows"),
+        inputs,
+    );
+    let mut values: Vec<f32> = (0..rows * width).map(|_| noise.uniform()).collect();
+    if step.form == ConvolutionForm::Silu {
+        let others = values.chunks_exact_mut(width as usize);
+        others.for_each(|row| row[columns as usize..].fill(f32::NAN));
+    }
+    let elements = ((step.taps - 1) * columns) as usize;
+    let states = states(&run.inputs, elements, noise);
+    let sums = absolute_sums(fixture, &run.inputs, &values, &states, step);
+    run.buffers.push((x, values));
+    run.states.push(states);
+    run.checks.push(Check::State {
+        layer: 0,
+        allowed: relative(1e-6),
+    });
+    let swapped = match step.form {
+        ConvolutionForm::Gated => columns,
+        ConvolutionForm::Silu => columns / 2,
+    };
+    run.mutants.push(Mutant::SwapHeads(x, swapped, 0, 1));
+    if rows > 1 {
+        run.mutants.push(Mutant::SwapRows(x, 0, rows - 1));
+    }
+    if count > 1 {
+        run.mutants
+            .extend([Mutant::SwapStates(0, 1), Mutant::StartAgain]);
+    }
+    expect_rows(fixture, &mut run, step.out, rows, each(sums));
+    run
 }
 
 /// A batch of these sequences in shuffled slots; up to two of them begin with the state of one other slot.

@@ -2,9 +2,34 @@
 
 use super::{Server, folio, signal, text};
 use serde_json::{Value, json};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpListener;
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
+
+/// Longer than any export takes.
+const EXPORT_MAX: Duration = Duration::from_secs(30);
+
+/// Takes one connection. A server that does not connect fails the test, which otherwise waits for ever.
+fn accept(listener: &TcpListener) -> TcpStream {
+    listener
+        .set_nonblocking(true)
+        .expect("a listener may be polled");
+    let end = Instant::now() + EXPORT_MAX;
+    let stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("the server cannot connect: {error}"),
+        }
+        assert!(Instant::now() < end, "the server does not connect");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    stream.set_nonblocking(false).expect("a stream may block");
+    stream
+        .set_read_timeout(Some(EXPORT_MAX))
+        .expect("a time is set");
+    stream
+}
 
 /// Takes one export and returns its path and body.
 fn collect(listener: &TcpListener) -> (String, Value) {
@@ -13,7 +38,7 @@ fn collect(listener: &TcpListener) -> (String, Value) {
 
 /// Takes one export, and answers with this status and these headers.
 fn collect_and_answer(listener: &TcpListener, answer: &str) -> (String, Value) {
-    let (stream, _) = listener.accept().expect("the server connects");
+    let stream = accept(listener);
     let mut reader = BufReader::new(stream);
     let (mut head, mut length) = (String::new(), 0);
     loop {
