@@ -161,6 +161,12 @@ pub(crate) fn check_batch(
     .check(inputs)
 }
 
+/// The adapter slot of each token row of a batch; none if no sequence has an adapter.
+pub(crate) fn adapter_of_rows(inputs: &BatchInputs) -> impl Iterator<Item = u32> {
+    let sequences = inputs.sequences.iter().zip(&inputs.adapters);
+    sequences.flat_map(|(rows, &slot)| std::iter::repeat_n(slot, rows.row_count as usize))
+}
+
 /// What a batch must keep to.
 struct Limits<'a> {
     plan: &'a Plan,
@@ -172,6 +178,7 @@ impl Limits<'_> {
     fn check(&self, inputs: &BatchInputs) -> Result<(), String> {
         self.check_rows(inputs)?;
         self.check_states(inputs)?;
+        self.check_adapters(inputs)?;
         require!(
             inputs.groups.len() == self.plan.kv_groups.len(),
             "{} KV groups of inputs",
@@ -222,6 +229,19 @@ impl Limits<'_> {
                 "the state of sequence {index} has an unknown slot; there are {slots}"
             );
         }
+        Ok(())
+    }
+
+    fn check_adapters(&self, inputs: &BatchInputs) -> Result<(), String> {
+        let slots = self.plan.adapters.as_ref().map_or(0, |slots| slots.count);
+        let count = inputs.adapters.len();
+        require!(
+            count == 0 || count == inputs.sequences.len(),
+            "{count} adapter slots for {} sequences",
+            inputs.sequences.len()
+        );
+        let known = inputs.adapters.iter().all(|slot| *slot < slots);
+        require!(known, "an adapter slot is unknown; there are {slots}");
         Ok(())
     }
 

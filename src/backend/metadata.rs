@@ -8,6 +8,7 @@
 //! The header has the word offset of every array, so that a recorded program does not depend on where arrays start.
 //! Batches are checked here, against capacity and pool: the kernels run without bounds checks.
 
+use super::host::adapter_of_rows;
 use super::{BackendError, Capacity};
 use crate::plan::Plan;
 use crate::plan::inputs::{
@@ -65,8 +66,10 @@ table! {
     META_RESULT_STRIDE = 14;
     /// Header word: offset of the records of the sequences' states.
     META_STATES = 15;
+    /// Header word: offset of the adapter slots, one per token row; empty if no sequence has an adapter.
+    META_ADAPTERS = 16;
     /// Header word: start of the record of KV group 0; see [`group_header`].
-    META_GROUPS = 16;
+    META_GROUPS = 17;
     /// Words of the header; the first array starts here.
     META_WORDS = META_GROUPS + GROUPS_MAX as u32 * GROUP_WORDS;
 
@@ -259,7 +262,8 @@ pub(crate) fn group_header(group: u32) -> u32 {
 /// Maximum words of a batch, where attention's work list takes up to `work_words_max` per KV group.
 pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, work_words_max: u64) -> u64 {
     let c = capacity;
-    let shared = wide(c.tokens_max) * 2
+    let of_rows = if plan.adapters.is_some() { 3 } else { 2 };
+    let shared = wide(c.tokens_max) * of_rows
         + wide(c.sequences_max) * wide(SEQUENCE_WORDS)
         + wide(c.sequences_max) * wide(STATE_WORDS)
         + wide(c.samples_max) * wide(1 + SAMPLE_WORDS)
@@ -318,6 +322,8 @@ pub(crate) fn flatten(
     words.extend(inputs.states.iter().flat_map(|state| {
         record::<{ STATE_WORDS as usize }>(&[(STATE_FROM, state.from), (STATE_TO, state.to)])
     }));
+    begin(words, META_ADAPTERS);
+    words.extend(adapter_of_rows(inputs));
     begin(words, META_LOGITS_ROWS);
     words.extend_from_slice(&inputs.logits_rows);
     push_samples(inputs, words);
@@ -503,6 +509,7 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
     check_counts(context.capacity, inputs)?;
     check_rows(context, inputs)?;
     check_states(context, inputs)?;
+    check_adapters(context.plan, inputs)?;
     require(
         inputs.groups.len() == context.plan.kv_groups.len(),
         "inputs for the wrong number of KV groups",
@@ -598,6 +605,21 @@ fn check_states(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Backe
         .iter()
         .all(|state| (state.from == NONE || is_slot(state.from)) && is_slot(state.to));
     require(are_known, "a state slot is unknown")
+}
+
+fn check_adapters(plan: &Plan, inputs: &BatchInputs) -> Result<(), BackendError> {
+    if inputs.adapters.is_empty() {
+        return Ok(());
+    }
+    require(
+        inputs.adapters.len() == inputs.sequences.len(),
+        "adapters and sequences differ in number",
+    )?;
+    let slots = plan.adapters.as_ref().map_or(0, |slots| slots.count);
+    require(
+        inputs.adapters.iter().all(|slot| *slot < slots),
+        "an adapter slot is unknown",
+    )
 }
 
 fn fits(what: &str, len: usize, max: u32) -> Result<(), BackendError> {

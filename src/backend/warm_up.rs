@@ -52,10 +52,23 @@ pub(crate) fn usual_kinds(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> V
         }
         [drawn(&plain, 0.0, false), long]
     });
-    decoding
+    let mut kinds: Vec<BatchInputs> = decoding
         .chain(prompts)
         .chain(special.into_iter().flatten())
-        .collect()
+        .collect();
+    if plan.adapters.is_some() {
+        let adapted: Vec<_> = kinds.iter().map(adapted).collect();
+        kinds.extend(adapted);
+    }
+    kinds
+}
+
+/// The same batch with an adapter for each sequence.
+fn adapted(plain: &BatchInputs) -> BatchInputs {
+    BatchInputs {
+        adapters: vec![0; plain.sequences.len()],
+        ..plain.clone()
+    }
 }
 
 fn counts(max: u32) -> impl Iterator<Item = u32> {

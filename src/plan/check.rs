@@ -34,6 +34,9 @@ fn check_parts(plan: &Plan, mut written: Written) -> Result<(), PlanError> {
     check_names(plan).map_err(at("names"))?;
     check_kv(plan).map_err(at("kv"))?;
     check_sizes(plan).map_err(at("sizes"))?;
+    if let Some(slots) = &plan.adapters {
+        check_parts(&slots.unused, written.clone())?;
+    }
     check_steps(plan, "body", &plan.body, &mut written)?;
     for (tail, steps) in &plan.tails {
         check_steps(plan, &format!("tail {tail}"), steps, &mut written.clone())?;

@@ -234,6 +234,9 @@ pub struct BatchInputs {
     pub sequences: Vec<SequenceRows>,
     /// One entry per sequence if the plan has state layers, else empty.
     pub states: Vec<StateRows>,
+    /// Per sequence: the slot of its adapter, 0 for none. Empty if no sequence has one: such a batch runs the steps
+    /// of [`AdapterSlots::unused`](super::AdapterSlots::unused).
+    pub adapters: Vec<u32>,
     /// One entry per KV group.
     pub groups: Vec<GroupInputs>,
     /// Token rows whose hidden state goes through the LM head.

@@ -26,6 +26,8 @@ pub use operands::{
 };
 pub use step::*;
 
+use std::sync::Arc;
+
 /// An optional part of the plan, which runs only if the batch requests it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tail {
@@ -56,6 +58,18 @@ pub struct Plan {
     pub vocab: u32,
     /// Maximum number of positions: positions are below this.
     pub positions_max: u32,
+    /// Slots for LoRA adapters, if the plan has steps for them.
+    pub adapters: Option<AdapterSlots>,
+}
+
+/// Slots for LoRA adapters: experts of the plan's products with adapters, which requests choose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterSlots {
+    /// Number of slots. Slot 0 is that of sequences without adapter, and holds zeros.
+    pub count: u32,
+    /// The plan of batches in which no sequence has an adapter: with the same buffers and weights, without the steps
+    /// for adapters.
+    pub unused: Arc<Plan>,
 }
 
 impl Plan {
@@ -142,6 +156,19 @@ impl Plan {
         self.body
             .iter()
             .chain(self.tails.iter().flat_map(|(_, steps)| steps))
+    }
+
+    /// The plan that a batch runs: without the steps for adapters if no sequence has one.
+    pub fn for_batch(&self, inputs: &inputs::BatchInputs) -> &Self {
+        self.with_adapters(!inputs.adapters.is_empty())
+    }
+
+    /// The plan of batches with or without adapters.
+    pub fn with_adapters(&self, used: bool) -> &Self {
+        match &self.adapters {
+            Some(slots) if !used => &slots.unused,
+            _ => self,
+        }
     }
 
     /// The spec of a buffer of this plan.

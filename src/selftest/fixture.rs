@@ -103,6 +103,8 @@ pub(super) enum Mutant {
     DropCopy(usize),
     /// Swaps two logits rows.
     SwapLogitsRows(u32, u32),
+    /// Swaps the adapter slots of two sequences.
+    SwapAdapters(u32, u32),
     /// Swaps the slots that two sequences read.
     SwapStates(u32, u32),
     /// All sequences start with the batch, or none does.
@@ -118,7 +120,6 @@ impl Mutant {
     pub(super) fn apply(self, fixture: &Fixture, run: &Run) -> (Vec<Bytes>, Run) {
         let mut weights = fixture.weights.clone();
         let mut run = run.copy_for_mutation(fixture.rounds_to_codes());
-        let inputs = &mut run.inputs;
         match self {
             Self::SwapRows(buffer, first, second) => {
                 let columns = fixture.plan.buffer_spec(buffer).columns;
@@ -134,6 +135,18 @@ impl Mutant {
             Self::FlushScales(weight) => {
                 weights[weight.0 as usize] = fixture.with_flushed_scales(weight);
             }
+            Self::SwapScales(layer, half, dim) => {
+                let half = usize::from(half != KvHalf::Key);
+                swap_scales(&mut run.kv[layer as usize][half], dim as usize);
+            }
+            _ => self.change(&mut run.inputs),
+        }
+        (weights, run)
+    }
+
+    /// Applies a mutation of a batch.
+    fn change(self, inputs: &mut BatchInputs) {
+        match self {
             Self::SwapBlocks(group, first, second) => {
                 swap(&mut inputs.groups[group].block_tables, first, second);
             }
@@ -141,18 +154,15 @@ impl Mutant {
             Self::SwapSlots(group, first, second) => {
                 swap(&mut inputs.groups[group].slot_mapping, first, second);
             }
-            Self::SwapScales(layer, half, dim) => {
-                let half = usize::from(half != KvHalf::Key);
-                swap_scales(&mut run.kv[layer as usize][half], dim as usize);
-            }
             Self::DropCopy(group) => _ = inputs.groups[group].copies.pop(),
             Self::SwapLogitsRows(first, second) => swap(&mut inputs.logits_rows, first, second),
+            Self::SwapAdapters(first, second) => swap(&mut inputs.adapters, first, second),
             Self::ShorterPool => inputs.pools[0].row_count -= 1,
             Self::SwapStates(first, second) => swap_sources(&mut inputs.states, first, second),
             Self::StartAgain => start_again(&mut inputs.states),
             Self::OtherSeed => inputs.samples.iter_mut().for_each(|row| row.seed ^= 1),
+            _ => unreachable!("{self:?} changes no batch"),
         }
-        (weights, run)
     }
 }
 

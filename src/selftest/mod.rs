@@ -8,6 +8,7 @@
 //! mutants (for example, two rows, heads or blocks of the reference's inputs are swapped): [`blind_spots`] lists those
 //! that the comparison would not detect.
 
+mod adapters;
 mod attention;
 mod compare;
 mod cover;
@@ -526,10 +527,11 @@ impl Default for RowKind {
 
 /// The fixtures of each file, made when they are needed: all of them at once take gigabytes.
 fn fixtures(options: &SelftestOptions, rows: RowKind) -> impl Iterator<Item = Vec<Fixture>> {
-    const FILES: [fn(RowKind, Shapes) -> Vec<Fixture>; 9] = [
+    const FILES: [fn(RowKind, Shapes) -> Vec<Fixture>; 10] = [
         dense::fixtures,
         |rows, shapes| moves::fixtures(rows.storage, shapes),
         experts::fixtures,
+        |_, shapes| adapters::fixtures(shapes),
         attention::fixtures,
         |rows, _| layer::fixtures(rows),
         stored::fixtures,

@@ -29,6 +29,7 @@ mod rms_norm;
 mod rope_store_kv;
 mod rope_store_latent;
 mod rotations;
+mod route_adapters;
 mod route_experts;
 mod rows;
 mod sample;
@@ -208,6 +209,7 @@ impl Backend for CpuBackend {
 /// Runs body and tails of a batch that has been validated.
 fn run(loaded: &mut Loaded, team: &mut Team, arena: &mut Bump, inputs: &BatchInputs) -> Results {
     let plan = Arc::clone(&loaded.plan);
+    let plan = plan.for_batch(inputs);
     let tails = inputs.tails.iter().flat_map(|tail| plan.tail(*tail));
     let mut results = Results::default();
     loaded.rotations.clear();
@@ -239,6 +241,7 @@ fn run_step(
         Step::GatedNorm(step) => gated_norm::run(step, loaded, team, inputs),
         Step::GatedActivation(step) => gated_activation::run(step, loaded, team, inputs),
         Step::RouteExperts(step) => route_experts::run(step, loaded, arena, inputs),
+        Step::RouteAdapters(step) => route_adapters::run(step, loaded, inputs),
         Step::MatMulExperts(step) => matmul_experts::run(step, loaded, team, arena, inputs),
         Step::GatherRows(step) => gather_rows::run(step, loaded, inputs),
         Step::ScaleLogits(step) => scale_logits::run(step, loaded, team, inputs),

@@ -148,6 +148,7 @@ impl Clock {
         inputs: &BatchInputs,
         tokens: u32,
     ) -> Vec<Work> {
+        let plan = plan.for_batch(inputs);
         let reach = Reach::of(plan, inputs);
         let samples = u32::try_from(inputs.logits_rows.len()).expect("within the capacity");
         let tails = [

@@ -21,6 +21,7 @@ mod pool;
 mod rms_norm;
 mod rope_store_kv;
 mod rope_store_latent;
+mod route_adapters;
 mod route_experts;
 pub mod sample;
 mod scale_logits;
@@ -217,6 +218,7 @@ impl Inspect for ReferenceBackend {
 /// Runs body and tails of a batch that has been validated.
 fn run(loaded: &mut LoadedPlan, inputs: &BatchInputs) -> Results {
     let plan = Arc::clone(&loaded.plan);
+    let plan = plan.for_batch(inputs);
     let tails = inputs.tails.iter().flat_map(|tail| plan.tail(*tail));
     let mut results = Results::default();
     for step in plan.body.iter().chain(tails) {
@@ -234,6 +236,7 @@ fn run(loaded: &mut LoadedPlan, inputs: &BatchInputs) -> Results {
             Step::GatedNorm(step) => gated_norm::run(step, loaded, inputs),
             Step::GatedActivation(step) => gated_activation::run(step, loaded, inputs),
             Step::RouteExperts(step) => route_experts::run(step, loaded, inputs),
+            Step::RouteAdapters(step) => route_adapters::run(step, loaded, inputs),
             Step::MatMulExperts(step) => matmul_experts::run(step, loaded, inputs),
             Step::GatherRows(step) => gather_rows::run(step, loaded, inputs),
             Step::ScaleLogits(step) => scale_logits::run(step, loaded, inputs),

@@ -16,6 +16,7 @@ mod pool;
 mod rms_norm;
 mod rope_store_kv;
 mod rope_store_latent;
+mod route_adapters;
 mod route_experts;
 mod rules;
 mod sample;
@@ -36,6 +37,7 @@ pub use pool::Pool;
 pub use rms_norm::{NormOptions, RmsNorm};
 pub use rope_store_kv::{HeadNorm, QueryGrowth, Rope, RopeStoreKv, StoreOptions};
 pub use rope_store_latent::RopeStoreLatent;
+pub use route_adapters::RouteAdapters;
 pub use route_experts::{ExpertGroups, RouteExperts, Routing};
 pub use rules::{
     GROUP_SIZE_MAX, HEAD_DIM_MAX, LATENT_DIM_MAX, LATENT_HEADS_MAX, ROUTES_MAX, STATE_DIM_MAX,
@@ -77,6 +79,8 @@ pub enum Step {
     GatedActivation(GatedActivation),
     /// Chooses the experts of each token.
     RouteExperts(RouteExperts),
+    /// Chooses the adapter slot of each token.
+    RouteAdapters(RouteAdapters),
     /// Multiplies rows by the matrices of their experts.
     MatMulExperts(MatMulExperts),
     /// Gathers the rows that need logits.
@@ -104,6 +108,7 @@ impl Step {
             Self::GatedNorm(step) => step,
             Self::GatedActivation(step) => step,
             Self::RouteExperts(step) => step,
+            Self::RouteAdapters(step) => step,
             Self::MatMulExperts(step) => step,
             Self::GatherRows(step) => step,
             Self::ScaleLogits(step) => step,

@@ -24,6 +24,7 @@ pub(super) mod pool;
 mod rms_norm;
 mod rope_store_kv;
 mod rope_store_latent;
+mod route_adapters;
 mod route_experts;
 pub(super) mod sample;
 mod scale_logits;
@@ -78,6 +79,8 @@ pub(super) struct BatchShape {
     pub(super) apart: bool,
     /// The batch copies blocks.
     pub(super) copies: bool,
+    /// A sequence has an adapter.
+    pub(super) adapters: bool,
     /// Numbers of rows of the sequences, as recurrences tell them apart.
     pub(super) scan: ScanShape,
     /// Which sampling options any row uses.
@@ -168,6 +171,7 @@ impl BatchShape {
                     .iter()
                     .all(|group| are_apart(inputs, group, capacity.block_size)),
             copies: inputs.groups.iter().any(|group| !group.copies.is_empty()),
+            adapters: !inputs.adapters.is_empty(),
             scan: ScanShape::of(
                 plan,
                 inputs.sequences.iter().map(|sequence| sequence.row_count),
@@ -203,7 +207,7 @@ impl BatchShape {
             let bucket = decode_bucket(rows).min(most);
             for sample in sample::usual_shapes() {
                 let (tokens, sequences, logits_rows, samples) = (bucket, bucket, bucket, bucket);
-                let (pools, copies) = (0, false);
+                let (pools, copies, adapters) = (0, false, false);
                 let scan = ScanShape::of(plan, std::iter::once(1));
                 let (decode, apart) = (true, true);
                 let shape = Self {
@@ -215,6 +219,7 @@ impl BatchShape {
                     decode,
                     apart,
                     copies,
+                    adapters,
                     scan,
                     sample,
                 };
@@ -237,10 +242,19 @@ impl BatchShape {
                     decode: false,
                     apart: false,
                     copies: false,
+                    adapters: false,
                     scan: ScanShape::of(plan, std::iter::once(tokens)),
                     sample,
                 }),
         );
+        if plan.adapters.is_some() {
+            let adapted = |shape: &Self| Self {
+                adapters: true,
+                ..shape.clone()
+            };
+            let all: Vec<Self> = shapes.iter().map(adapted).collect();
+            shapes.extend(all);
+        }
         shapes
     }
 }
@@ -293,7 +307,7 @@ pub(super) fn record(
         device,
     } = subject;
     let mut recorder = Recorder {
-        plan,
+        plan: plan.with_adapters(shape.adapters),
         capacity,
         arena,
         shape,
@@ -368,6 +382,7 @@ impl<'a> Recorder<'a> {
             Step::GatedNorm(step) => gated_norm::encode(self, step),
             Step::GatedActivation(step) => gated_activation::encode(self, step),
             Step::RouteExperts(step) => route_experts::encode(self, step),
+            Step::RouteAdapters(step) => route_adapters::encode(self, step),
             Step::MatMulExperts(step) => matmul_experts::encode(self, step),
             Step::GatherRows(step) => gather_rows::encode(self, step),
             Step::ScaleLogits(step) => scale_logits::encode(self, step),

@@ -31,6 +31,7 @@ pub(crate) mod pool;
 mod rms_norm;
 mod rope_store_kv;
 mod rope_store_latent;
+mod route_adapters;
 mod route_experts;
 pub(crate) mod sample;
 mod scale_logits;
@@ -72,6 +73,7 @@ pub fn variants() -> Vec<Variant> {
         rms_norm::variants(),
         rope_store_kv::variants(),
         rope_store_latent::variants(),
+        route_adapters::variants(),
         route_experts::variants(),
         sample::variants(),
         scale_logits::variants(),
@@ -120,6 +122,8 @@ pub(crate) struct BatchShape {
     pub(crate) scan: ScanShape,
     /// Number of pool rows.
     pub(crate) pools: u32,
+    /// Whether any sequence has an adapter.
+    pub(crate) adapters: bool,
     /// Number of dispatches that one layer's attention is divided among.
     pub(crate) attend_slices: u32,
 }
@@ -182,6 +186,7 @@ pub(crate) fn flatten(
         } else {
             0
         },
+        adapters: !inputs.adapters.is_empty(),
         attend_slices: 1,
     })
 }
@@ -412,7 +417,7 @@ impl<'a> Recorder<'a> {
     ) -> Self {
         Self {
             gpu,
-            plan,
+            plan: plan.with_adapters(shape.adapters),
             capacity,
             arena,
             shape,
@@ -492,6 +497,7 @@ impl<'a> Recorder<'a> {
             Step::GatedNorm(step) => gated_norm::encode(self, step),
             Step::GatedActivation(step) => gated_activation::encode(self, step),
             Step::RouteExperts(step) => route_experts::encode(self, step),
+            Step::RouteAdapters(step) => route_adapters::encode(self, step),
             Step::MatMulExperts(step) => matmul_experts::encode(self, step),
             Step::GatherRows(step) => gather_rows::encode(self, step),
             Step::ScaleLogits(step) => scale_logits::encode(self, step),
