@@ -4,7 +4,7 @@
 //! command line, a browser's page and its types take names, sentences, ranges and defaults. Sizes that depend on the
 //! model and the device are computed from it when the engine starts.
 
-use crate::plan::KvFormat;
+use crate::plan::{KvFormat, WeightFormat};
 use std::path::PathBuf;
 
 /// An option of an engine that is a number: a row of the table. Everyone who tells or takes options reads it.
@@ -158,6 +158,10 @@ config! {
         block_size: u32 = 32, 16 to 64, "TOKENS";
         /// Host memory for KV blocks that leave the pool; they return when a prompt needs them.
         kv_host_bytes: u64 = 0, 0 to u64::MAX, "BYTES";
+        /// Number of LoRA adapters that may be used in one step; their matrices have room on the device.
+        max_loras: u32 = 0, 0 to 1024, "N";
+        /// Maximum rank of a LoRA adapter, rounded up to a multiple of 8.
+        max_lora_rank: u32 = 16, 1 to 512, "N";
         /// Maximum number of waiting requests; more are refused with status 429.
         queue_requests_max: u32 = 256, 1 to 65_536, "N";
     }
@@ -185,6 +189,8 @@ config! {
         /// prefix cache, and of preemptions. Only whole chunks of prompts are then shared, and what a preempted answer
         /// had is recomputed one token per step.
         deterministic: bool = false;
+        /// Format of the matrices of LoRA adapters on the device: f32, f16 or bf16.
+        lora_format: WeightFormat = WeightFormat::F16;
         /// How the next tokens are guessed, so that one step verifies several; `None`: they are not.
         speculation: Option<Speculation> = Some(Speculation::SINGLE_SEQUENCE);
     }

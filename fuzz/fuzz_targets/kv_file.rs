@@ -24,7 +24,7 @@ fn sound(key: Option<&FolderKey>) -> (Form, Vec<u8>) {
             vec![file::LayerForm::State { bytes: 24 }],
         ],
     };
-    let (root, token_ids) = (BlockHash::root(&form.key(), None, None), [1, 2, 3, 4]);
+    let (root, token_ids) = (BlockHash::root(&form.key(), None, None, None), [1, 2, 3, 4]);
     let origin = Origin {
         key: (1, root.next(&form.key(), &token_ids)),
         parent: root,

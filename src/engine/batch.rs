@@ -3,6 +3,7 @@
 //! A [`Batch`] names sequences and counts; [`Batch::flatten`] turns it into the arrays that every backend reads. It is
 //! called right after scheduling: the arrays do not change afterwards, while the sequences keep changing.
 
+use super::adapters::AdapterLoad;
 use super::beams;
 use super::memory::{BlockId, BlockPool, Moves};
 use super::request::{EOS_TOKEN_IDS_MAX, SamplingParams};
@@ -80,6 +81,8 @@ pub struct Batch {
     pub(super) pools: Vec<Pool>,
     /// Blocks to copy before the rows run.
     pub(super) moves: Moves,
+    /// Adapters to write before the rows run.
+    pub(super) adapters: Vec<AdapterLoad>,
 }
 
 /// Position of a token to draw, the offset of its mask, and the drafts before it.
@@ -196,6 +199,9 @@ impl Batch {
             inputs.positions.len(),
             "every token row has a position"
         );
+        if inputs.adapters.iter().all(|&slot| slot == 0) {
+            inputs.adapters.clear();
+        }
         self.flatten_pools(&firsts, &mut inputs);
         if !inputs.samples.is_empty() {
             inputs.tails.push(Tail::Sample);
@@ -313,6 +319,8 @@ impl Batch {
         for sample in &mut inputs.samples {
             (sample.logprob, sample.top_logprobs) = (false, 0);
         }
+        // A draft model has no adapters: its guesses are those of the base.
+        inputs.adapters.clear();
         inputs.tails.push(Tail::Sample);
         inputs
     }
@@ -377,6 +385,7 @@ impl Batch {
             context_len: rows.end,
         });
         inputs.states.extend(row.states);
+        inputs.adapters.push(sequence.adapter_slot);
         inputs.positions.extend(rows.clone());
         let known = sequence
             .tokens
@@ -432,6 +441,7 @@ impl Batch {
             row_count: 1,
             context_len: position + 1,
         });
+        inputs.adapters.push(sequence.adapter_slot);
         inputs.positions.push(position);
         inputs.token_ids.push(draft);
         for (group, arrays) in inputs.groups.iter_mut().enumerate() {

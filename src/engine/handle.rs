@@ -10,6 +10,7 @@ pub use crate::plan::figures::Figures;
 
 use super::DeviceQueue;
 use super::request::{BeamRoom, Event, Request, RequestError, SubmitError};
+use crate::model::adapters::AdapterLayout;
 use futures_channel::mpsc;
 use futures_util::{Stream, StreamExt};
 use std::pin::Pin;
@@ -112,7 +113,7 @@ pub enum Status {
 }
 
 /// Facts about a loaded engine; fixed once it is ready.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EngineInfo {
     /// Device name, as the driver reports it.
     pub device: String,
@@ -148,6 +149,8 @@ pub struct EngineInfo {
     pub num_speculative_tokens: u32,
     /// How long beams may become.
     pub beam_room: BeamRoom,
+    /// Which matrices adapters may change, if there is room for any.
+    pub adapters: Option<Arc<AdapterLayout>>,
 }
 
 /// State shared by both ends.

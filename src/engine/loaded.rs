@@ -7,8 +7,8 @@ use super::source::Source;
 use crate::backend::{Backend, BackendError, Capacity};
 use crate::config::ConfigError;
 use crate::model::{LoadError, UploadError};
-use crate::plan::Plan;
 use crate::plan::error::PlanError;
+use crate::plan::{Plan, WeightId};
 use bytes::Bytes;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -103,6 +103,10 @@ impl LoadedPlan {
         }
     }
 
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     /// Reloads everything after a device loss.
     pub(super) async fn bring_back<B: Backend>(
         &self,
@@ -125,10 +129,14 @@ pub(super) async fn upload<B: Backend>(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Samples, StartError> {
     let mut samples = Samples::default();
+    let model = plan.with_adapters(false);
     let (mut done, total) = (0, plan.weight_bytes());
-    let mut write = |weight, first_row, rows: Bytes| {
+    let mut write = |weight: WeightId, first_row, rows: Bytes| {
         let bytes = rows.len() as u64;
-        samples.add(plan, weight, first_row, &rows);
+        // Slots for adapters are no part of the model.
+        if (weight.0 as usize) < model.weights.len() {
+            samples.add(model, weight, first_row, &rows);
+        }
         backend.write_weight(weight, first_row, rows)?;
         done += bytes;
         progress(Progress::Weights { done, total });

@@ -1,5 +1,6 @@
 //! Loading a model, and its draft model if there is one: record, check that both fit, allocate, upload, compile.
 
+use super::adapters;
 use super::disk::file::{LayerForm, NO_ADAPTER};
 use super::disk::{Disk, Form};
 use super::draft_model::DraftModel;
@@ -15,6 +16,7 @@ use super::source::Source;
 use super::states;
 use crate::backend::{Backend, BackendError, Capacity};
 use crate::config::{Config, ConfigError, SpeculationMethod};
+use crate::model::adapters::AdapterLayout;
 use crate::plan::Plan;
 use crate::plan::check::check;
 use crate::platform;
@@ -99,6 +101,8 @@ pub(super) struct Loading<B, S, P> {
     /// The settings that hold for this model.
     pub(super) config: Config,
     pub(super) progress: P,
+    /// Which matrices adapters may change, if there is room for any.
+    pub(super) adapters: Option<Arc<AdapterLayout>>,
 }
 
 impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
@@ -113,6 +117,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
         if let Some(tokens) = config.max_model_len {
             source.limit_context(tokens);
         }
+        let adapters = adapters::room(config).and_then(|room| source.reserve_adapters(room));
         let model = Part::record(backend, source)?;
         let draft = draft
             .map(|(backend, source)| Drafting::record(backend, source, &model.plan))
@@ -128,6 +133,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             draft,
             config: adapted,
             progress,
+            adapters: adapters.map(Arc::new),
         })
     }
 
@@ -253,6 +259,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             max_num_seqs: config.max_num_seqs,
             sequences_max: capacity.sequences_max,
             feed_slots: capacity.feed_slots,
+            adapter_slots: config.max_loras,
             table_entries_max: capacity.table_entries_max,
             history_max: capacity.history_max,
             bias_max: capacity.bias_max,
@@ -288,7 +295,8 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             plan,
         } = &self.model;
         let caps = backend.caps();
-        let (fingerprint, took) = samples.fingerprint(|| source.identity(), plan);
+        let (fingerprint, took) =
+            samples.fingerprint(|| source.identity(), plan.with_adapters(false));
         let groups = (0..plan.kv_groups.len()).map(|group| {
             let layers = plan.kv_layers.iter();
             layers
@@ -376,6 +384,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
                 .speculation
                 .map_or(0, |settings| settings.num_speculative_tokens),
             beam_room: limits.beam_room(),
+            adapters: self.adapters.clone(),
         }
     }
 }

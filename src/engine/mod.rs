@@ -6,6 +6,7 @@
 //!
 //! It knows [`Backend`] and [`Source`], never a concrete device. The scheduler decides what is computed when.
 
+mod adapters;
 pub mod batch;
 mod beams;
 mod device_queue;
@@ -261,6 +262,10 @@ impl<B: Backend, S: Source> Engine<B, S> {
     /// Starts the copies of a batch, then submits it.
     async fn submit(&mut self, batch: Batch) -> Result<(), BackendError> {
         let inputs = self.scheduler.flatten(&batch);
+        if let Err(error) = self.load_adapters(&batch) {
+            self.scheduler.drop_adapters(&batch);
+            return self.refuse(&batch, error);
+        }
         let saves = match self
             .mover
             .start(&mut self.backend, &batch, self.in_flight.is_empty())
@@ -291,6 +296,16 @@ impl<B: Backend, S: Source> Engine<B, S> {
                 self.refuse(&batch, error)
             }
         }
+    }
+
+    /// Writes the adapters that sequences of a batch are the first to use.
+    fn load_adapters(&mut self, batch: &Batch) -> Result<(), BackendError> {
+        for load in &batch.adapters {
+            for (weight, first_row, rows) in load.content.rows(self.loaded.plan(), load.slot) {
+                self.backend.write_weight(weight, first_row, rows)?;
+            }
+        }
+        Ok(())
     }
 
     /// Has the draft model guess the drafts that a step is to verify. If it fails, the step goes on without them.

@@ -1,6 +1,7 @@
 //! Requests and their events. A request is validated once, on submission; an accepted request is well-formed.
 
 use crate::model::GenerationDefaults;
+use crate::model::adapters::SlotContent;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ pub struct Request {
     /// Whose cached blocks the prompt may share; `None`: those that belong to nobody. Unlike blocks with a salt, they
     /// go to host memory and to files.
     pub cache_owner: Option<CacheOwner>,
+    /// What changes the model's matrices: an adapter, or several with factors.
+    pub adapter: Option<Arc<SlotContent>>,
     /// A lower value runs earlier. Requests of equal priority are served round-robin by client, then in order of
     /// arrival.
     pub priority: i32,

@@ -28,6 +28,7 @@ mod verify;
 
 pub use commit::Events;
 
+use super::adapters::AdapterPool;
 use super::batch::{Batch, Draw, Row};
 use super::memory::{BlockPool, Claim, Demand, Group, Memory, MemoryLimits};
 use super::request::{PromptEvent, Request};
@@ -60,6 +61,8 @@ pub struct Limits {
     /// Number of feed slots, where the device stores sampled ids. Twice `max_num_seqs`, because a leaving sequence
     /// keeps its slot for a step.
     pub feed_slots: u32,
+    /// Adapters that may be used at once; 0 if the plan has no slots for them.
+    pub adapter_slots: u32,
     /// Maximum block-table entries per batch and KV group.
     pub table_entries_max: u32,
     /// Maximum penalty history entries per batch.
@@ -104,6 +107,7 @@ pub struct Scheduler {
     /// Sequences that have ended or been preempted, but are still used by a step in flight.
     leaving: Vec<SequenceId>,
     feed_slots: Vec<u32>,
+    adapters: AdapterPool,
     round_robin: RoundRobin,
     past: Past,
     answers: Answers,
@@ -148,6 +152,7 @@ impl Scheduler {
             waiting: BTreeMap::new(),
             leaving: Vec::new(),
             feed_slots: (0..limits.feed_slots).rev().collect(),
+            adapters: AdapterPool::new(limits.adapter_slots),
             round_robin: RoundRobin::default(),
             past: Past::default(),
             answers: Answers::default(),
@@ -289,6 +294,7 @@ impl Scheduler {
         }
         let saves = self.memory.save_some_finished();
         builder.batch.moves.saves.extend(saves);
+        builder.batch.adapters = self.adapters.take_loads();
         self.register_snapshots(&builder.batch);
         self.counts.steps += 1;
         self.counts.step_tokens.count(builder.batch.rows.len());
@@ -603,6 +609,7 @@ impl Scheduler {
         self.running
             .insert(place.expect_err("every sequence has its own place"), id);
         self.take_feed_slot(id);
+        self.take_adapter_slot(id);
     }
 
     /// Lets other sequences find the full blocks of a sequence whose token ids are known.
@@ -671,6 +678,7 @@ impl Scheduler {
             "nothing that a step in flight uses is released"
         );
         self.release_feed_slot(id);
+        self.release_adapter_slot(id);
         let sequence = &mut self.sequences[id];
         self.memory
             .release(id, &mut sequence.holding, &sequence.tokens);

@@ -144,6 +144,8 @@ pub(super) struct Sequence {
     pub(super) holding: Holding,
     /// Feed slot where the device stores the last sampled id; [`NONE`] while waiting.
     pub(super) feed_slot: u32,
+    /// Slot of its adapter while it runs; 0 without adapter.
+    pub(super) adapter_slot: u32,
     /// Number of rows and draws of submitted steps that use this sequence.
     pub(super) in_flight: u32,
     pub(super) exit: Option<Exit>,
@@ -203,6 +205,7 @@ impl Sequence {
             tokens_limit: 0,
             holding,
             feed_slot: NONE,
+            adapter_slot: 0,
             in_flight: 0,
             exit: None,
             valid_from_step: 0,
@@ -243,6 +246,7 @@ impl Sequence {
             forks: Vec::new(),
             prefix_report: None,
             feed_slot: NONE,
+            adapter_slot: 0,
             in_flight: 0,
             pending: 0,
             preemptions: 0,

@@ -2,6 +2,7 @@
 //! own implementation.
 
 use crate::backend::BackendError;
+use crate::model::adapters::{AdapterLayout, AdapterRoom};
 use crate::model::{Model, Quantization, UploadError};
 use crate::plan::{Plan, Storage, WeightId};
 use bytes::Bytes;
@@ -14,6 +15,11 @@ use bytes::Bytes;
 pub trait Source {
     /// Says that no sequence will be longer than this, before anything else is asked for.
     fn limit_context(&mut self, _tokens: u32) {}
+
+    /// Makes room for LoRA adapters, before anything is recorded. `None` if the model cannot have any.
+    fn reserve_adapters(&mut self, _room: AdapterRoom) -> Option<AdapterLayout> {
+        None
+    }
 
     /// The model's plan; `activations` is the storage type of values between steps.
     fn record(&self, activations: Storage) -> Plan;
@@ -55,6 +61,10 @@ impl Source for Model {
 
     fn limit_context(&mut self, tokens: u32) {
         Model::limit_context(self, tokens);
+    }
+
+    fn reserve_adapters(&mut self, room: AdapterRoom) -> Option<AdapterLayout> {
+        Some(Model::reserve_adapters(self, room))
     }
 
     fn record(&self, activations: Storage) -> Plan {

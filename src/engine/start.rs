@@ -120,6 +120,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             draft,
             config,
             mut progress,
+            ..
         } = loading;
         let draft = draft.map(|draft| draft.finish(&fit.capacity, &blocks));
         let loaded = LoadedPlan::new(model.plan, fit.capacity, blocks);

@@ -1,5 +1,6 @@
 //! A model: opened from wherever its files are, then recorded and uploaded.
 
+use super::adapters::{AdapterLayout, AdapterRoom};
 use super::error::{LoadError, UploadError};
 use super::generation::GenerationDefaults;
 use super::gguf::Gguf;
@@ -10,7 +11,7 @@ use super::safetensors::Safetensors;
 use super::source::{Element, TensorInfo, TensorSource};
 use super::spec::ModelSpec;
 use super::weights::WeightTable;
-use super::{decoder, demo, random};
+use super::{adapters, decoder, demo, random};
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform::{self, FileAccess};
 use bytes::Bytes;
@@ -33,6 +34,7 @@ pub struct Model {
     /// The tensors as stored, if `source` quantizes them on load.
     stored: Option<BTreeMap<String, TensorInfo>>,
     weights: WeightTable,
+    adapters: Option<AdapterLayout>,
 }
 
 impl Model {
@@ -176,6 +178,7 @@ impl Model {
             stored: None,
             weights,
             has_head,
+            adapters: None,
         })
     }
 
@@ -227,6 +230,13 @@ impl Model {
         });
     }
 
+    /// Makes room for LoRA adapters in the plan. Returns which matrices they may change.
+    pub fn reserve_adapters(&mut self, room: AdapterRoom) -> AdapterLayout {
+        let layout = AdapterLayout::new(&self.spec, room);
+        self.adapters = Some(layout.clone());
+        layout
+    }
+
     /// The architecture.
     pub fn spec(&self) -> &ModelSpec {
         &self.spec
@@ -250,7 +260,18 @@ impl Model {
 
     /// Records the forward pass. `activations` is the element type between steps; residual stream and logits are f32.
     pub fn record(&self, activations: Storage) -> Plan {
-        decoder::record(&self.spec, &self.weights, activations)
+        self.with_adapters(
+            decoder::record(&self.spec, &self.weights, activations),
+            activations,
+        )
+    }
+
+    /// A plan with room for adapters, if there is any.
+    fn with_adapters(&self, plan: Plan, activations: Storage) -> Plan {
+        match &self.adapters {
+            Some(layout) => adapters::with_slots(plan, layout, activations),
+            None => plan,
+        }
     }
 
     /// The plan that [`Model::record`] would return if the stored weights were quantized on load; only for its sizes.
@@ -265,7 +286,8 @@ impl Model {
             .unwrap_or_else(|| self.source.tensors());
         let tensors = quantize::quantized_infos(stored, quantization);
         let weights = WeightTable::resolve(&self.spec, self.source.name(), &tensors)?;
-        Ok(decoder::record(&self.spec, &weights, activations))
+        let plan = decoder::record(&self.spec, &weights, activations);
+        Ok(self.with_adapters(plan, activations))
     }
 
     /// Reads every weight of `plan` and passes it to `write`: id, first row, and whole rows in the plan's format, at

@@ -81,6 +81,16 @@ pub enum LoadError {
         /// Type in the file.
         found: String,
     },
+    /// A tensor cannot be used.
+    #[error("{file}: tensor {tensor:?} {message}")]
+    TensorRefused {
+        /// Path.
+        file: String,
+        /// Name.
+        tensor: String,
+        /// Why, as the end of a sentence.
+        message: String,
+    },
     /// The file is truncated within a tensor.
     #[error("{file}: tensor {tensor:?} is truncated: {missing} bytes are missing")]
     TensorShort {

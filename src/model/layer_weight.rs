@@ -24,6 +24,28 @@ macro_rules! layer_weights {
 }
 
 impl LayerWeight {
+    /// Whether it is a matrix of a product that LoRA adapters may change.
+    pub(super) fn is_adaptable(self) -> bool {
+        use LayerWeight::*;
+        matches!(
+            self,
+            Qkv | Output
+                | Query
+                | QueryLatent
+                | QueryUp
+                | Latent
+                | ConvolutionInput
+                | ConvolutionOutput
+                | StateInput
+                | StateOutput
+                | GateUp
+                | Down
+                | Router
+                | SharedGateUp
+                | SharedDown
+        )
+    }
+
     /// The name of this weight of a layer in a plan.
     pub(super) fn of_layer(self, layer: usize) -> String {
         format!("layers.{layer}.{}", self.name())

@@ -7,6 +7,7 @@
 //!
 //! All errors in a model's files are found when it is opened, and are reported in one line ([`LoadError`]).
 
+pub mod adapters;
 mod checkpoint;
 mod config;
 mod config_defaults;

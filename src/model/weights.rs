@@ -23,6 +23,7 @@ use part::Change;
 pub(super) use part::Part;
 use required::{Required, required};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Maximum bytes of a chunk in [`WeightTable::upload`], unless one row is longer. Small enough that the allocator
 /// reuses the memory of the previous chunk: at 32 MiB, each would be mapped and zeroed anew, which costs a sixth of a
@@ -49,6 +50,52 @@ pub(super) struct Weight {
     /// Number of experts whose rows are stacked; 1 for other weights.
     pub(super) experts: u32,
     content: Content,
+}
+
+/// A matrix of a plan that adapters may change.
+pub(super) struct Adaptable {
+    pub(super) name: String,
+    pub(super) columns: u32,
+    pub(super) parts: Vec<AdaptablePart>,
+}
+
+/// The rows that a matrix has of a module.
+pub(super) struct AdaptablePart {
+    /// The module's name from `layers.` on.
+    pub(super) module: String,
+    /// All rows of the module.
+    pub(super) rows: u32,
+    pub(super) runs: Vec<Range<u32>>,
+    /// What its elements are multiplied by when they are read.
+    pub(super) factor: f32,
+}
+
+/// The matrices of a model that adapters may change.
+pub(super) fn adaptable(spec: &ModelSpec) -> Vec<Adaptable> {
+    let matrices = required::adaptable(spec)
+        .into_iter()
+        .map(|matrix| Adaptable {
+            columns: matrix.parts[0].columns().expect("a matrix has columns"),
+            name: matrix.name,
+            parts: matrix.parts.iter().map(AdaptablePart::new).collect(),
+        });
+    matrices.collect()
+}
+
+impl AdaptablePart {
+    fn new(part: &Part) -> Self {
+        let module = part.tensor.trim_end_matches(".weight");
+        let start = module.find("layers.").unwrap_or(0);
+        Self {
+            module: module[start..].to_owned(),
+            rows: part.stored_rows(),
+            runs: part.all_runs(),
+            factor: match part.change {
+                Change::Times(factor) => factor,
+                _ => 1.0,
+            },
+        }
+    }
 }
 
 /// All weights of a model, by their names in the plan.
@@ -158,7 +205,8 @@ impl WeightTable {
         plan: &Plan,
         mut write: impl FnMut(WeightId, u32, Bytes) -> Result<(), E>,
     ) -> Result<(), UploadError<E>> {
-        for (id, spec) in (0..).map(WeightId).zip(&plan.weights) {
+        let own = &plan.with_adapters(false).weights;
+        for (id, spec) in (0..).map(WeightId).zip(own) {
             let weight = self.get(&spec.name);
             assert_eq!(
                 (weight.rows, weight.columns),
@@ -196,6 +244,16 @@ impl WeightTable {
                     }
                     assert_eq!(first_row, weight.rows, "the parts fill the weight");
                 }
+            }
+        }
+        let slots = (0..).map(WeightId).zip(&plan.weights).skip(own.len());
+        for (id, spec) in slots {
+            let row_bytes = spec.row_bytes_max();
+            let rows_max = (CHUNK_BYTES_MAX / row_bytes).max(1) as usize;
+            for first_row in (0..spec.rows).step_by(rows_max) {
+                let rows = (spec.rows - first_row).min(rows_max as u32);
+                let zeros = vec![0; (u64::from(rows) * row_bytes) as usize];
+                write(id, first_row, zeros.into()).map_err(UploadError::Write)?;
             }
         }
         Ok(source.check()?)

@@ -84,7 +84,7 @@ impl SlowDisk {
 /// A block with other tokens, or of another model.
 fn other_text(form: &Form, origin: &Origin, more: u32) -> Origin {
     let token_ids: Box<[u32]> = origin.token_ids.iter().map(|id| id + more).collect();
-    let parent = BlockHash::root(&form.key(), None, None);
+    let parent = BlockHash::root(&form.key(), None, None, None);
     Origin {
         key: (origin.key.0, parent.next(&form.key(), &token_ids)),
         parent,

@@ -24,6 +24,7 @@ mod kv_coded;
 mod latents;
 mod loading;
 mod longrope;
+mod lora;
 #[path = "../support/gguf_models.rs"]
 mod models;
 #[path = "../support/packed.rs"]
@@ -622,6 +623,8 @@ struct Device<'a, B> {
     logits: BufferId,
     blocks: u32,
     sequences_max: u32,
+    /// The adapter slot of each case; empty if none has an adapter.
+    adapters: Vec<u32>,
 }
 
 /// Sizes that a device is loaded with.
@@ -726,6 +729,7 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
             plan,
             blocks,
             sequences_max,
+            adapters: Vec::new(),
         }
     }
 
@@ -802,6 +806,11 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
         };
         inputs.groups = vec![GroupInputs::default(); self.plan.kv_groups.len()];
         let mut sampled = Vec::new();
+        let slots = live.iter().filter_map(|&index| self.adapters.get(index));
+        inputs.adapters = slots.copied().collect();
+        if inputs.adapters.iter().all(|&slot| slot == 0) {
+            inputs.adapters.clear();
+        }
         for &index in live {
             let sequence = &mut sequences[index];
             let total = sequence.tokens.len() as u32;

@@ -9,7 +9,10 @@ use std::sync::LazyLock;
 pub(crate) fn model(path: &str) -> PathBuf {
     static GOLDEN: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden"));
     static GGUF: LazyLock<PathBuf> = LazyLock::new(|| unpacked("gguf"));
-    let folder = if path.starts_with("golden") {
+    static LORA: LazyLock<PathBuf> = LazyLock::new(|| unpacked("lora"));
+    let folder = if path.starts_with("golden-lora") {
+        &LORA
+    } else if path.starts_with("golden") {
         &GOLDEN
     } else {
         &GGUF

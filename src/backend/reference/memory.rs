@@ -5,6 +5,7 @@ use crate::backend::BackendError;
 use crate::plan::format::KvTile;
 use crate::plan::{WeightFormat, WeightSpec};
 use bytes::Bytes;
+use std::ops::Range;
 
 /// A weight tensor as chunks of whole rows, which are never copied and have any alignment.
 pub(super) struct Weight {
@@ -29,7 +30,7 @@ impl Weight {
 
     /// Adds `rows`, whole rows starting at `first_row`; an error says what is wrong with them.
     pub(super) fn insert(&mut self, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
-        let name = &self.spec.name;
+        let name = self.spec.name.clone();
         let invalid = |message: String| {
             Err(BackendError::Validation(format!(
                 "weight {name}: {message}"
@@ -42,6 +43,9 @@ impl Weight {
                 rows.len()
             ));
         };
+        if self.is_whole() {
+            self.remove(first_row..first_row + count);
+        }
         let end = u64::from(first_row + count);
         let at = self.chunks.partition_point(|(first, _)| *first < first_row);
         let before_ends = at.checked_sub(1).map_or(0, |before| self.chunk_end(before));
@@ -54,6 +58,30 @@ impl Weight {
         }
         self.chunks.insert(at, (first_row, rows));
         Ok(())
+    }
+
+    /// Removes rows, of chunks that may have more.
+    fn remove(&mut self, rows: Range<u32>) {
+        let mut kept = Vec::new();
+        for index in 0..self.chunks.len() {
+            let end = self.chunk_end(index) as u32;
+            let (first, bytes) = &self.chunks[index];
+            let row_bytes = self.spec.row_bytes(*first) as usize;
+            let part = |part: Range<u32>| {
+                let from = (part.start - first) as usize * row_bytes;
+                let to = (part.end - first) as usize * row_bytes;
+                (part.start, bytes.slice(from..to))
+            };
+            let before = *first..end.min(rows.start).max(*first);
+            let after = (*first).max(rows.end).min(end)..end;
+            kept.extend(
+                [before, after]
+                    .into_iter()
+                    .filter(|part| !part.is_empty())
+                    .map(part),
+            );
+        }
+        self.chunks = kept;
     }
 
     /// Whether every row has been written.
@@ -150,7 +178,7 @@ impl KvStore {
         bytemuck::cast_slice_mut(&mut self.words[words])
     }
 
-    fn tile_words(&self, first: usize, count: usize) -> std::ops::Range<usize> {
+    fn tile_words(&self, first: usize, count: usize) -> Range<usize> {
         first * self.tile.words()..(first + count) * self.tile.words()
     }
 }

@@ -100,6 +100,8 @@ pub(crate) struct Claim<'a> {
     pub(crate) salt: Option<&'a str>,
     /// Whose blocks it may share.
     pub(crate) owner: Option<&'a [u8; 32]>,
+    /// Digest of the adapter that its keys and values depend on.
+    pub(crate) adapter: Option<&'a [u8; 32]>,
     /// Number of tokens of its prompt.
     pub(crate) prompt_len: u32,
     /// Number of its leading tokens that other sequences can share, once they are computed.
@@ -211,6 +213,7 @@ impl Default for Holding {
     /// Of a sequence in one KV group whose prompt nobody shares.
     fn default() -> Self {
         let claim = Claim {
+            adapter: None,
             salt: None,
             owner: None,
             prompt_len: 1,

@@ -136,7 +136,12 @@ impl Memory {
 
     /// A sequence's holding: nothing yet.
     pub(super) fn holding(&self, claim: &Claim<'_>) -> Holding {
-        let root = BlockHash::root(self.key(claim.salt.is_some()), claim.owner, claim.salt);
+        let root = BlockHash::root(
+            self.key(claim.salt.is_some()),
+            claim.owner,
+            claim.salt,
+            claim.adapter,
+        );
         Holding::new(self.limits.windows.len(), root, claim)
     }
 

@@ -25,12 +25,20 @@ pub struct BlockHash([u8; 16]);
 pub type BlockKey = (usize, BlockHash);
 
 impl BlockHash {
-    /// The parent hash of a sequence's first block. Prompts with different owners or salts have different roots, and
-    /// never share blocks.
-    pub fn root(key: &[u8; 32], owner: Option<&CacheOwner>, salt: Option<&str>) -> Self {
+    /// The parent hash of a sequence's first block. Prompts with different owners, salts or adapters have different
+    /// roots, and never share blocks.
+    pub fn root(
+        key: &[u8; 32],
+        owner: Option<&CacheOwner>,
+        salt: Option<&str>,
+        adapter: Option<&[u8; 32]>,
+    ) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(key);
         if let Some(owner) = owner {
             hasher.update(b"owner").update(owner);
+        }
+        if let Some(adapter) = adapter {
+            hasher.update(b"adapter").update(adapter);
         }
         hasher.update(if salt.is_some() { b"salt" } else { b"none" });
         hasher.update(salt.unwrap_or_default().as_bytes());

@@ -114,6 +114,7 @@ impl World {
 
     fn admit(&mut self, prompt: &[u32]) {
         let claim = Claim {
+            adapter: None,
             salt: None,
             owner: None,
             prompt_len: prompt.len() as u32,

@@ -32,7 +32,8 @@ impl Scheduler {
     pub(super) fn admit(&mut self, builder: &mut BatchBuilder) {
         let mut reading = Vec::new();
         while let Some((order, id)) = self.next_waiting(&reading) {
-            if builder.tokens_left == 0 || !self.has_seats(self.seats_needed(id)) {
+            let has_seats = self.has_seats(self.seats_needed(id)) && self.has_adapter_slot(id);
+            if builder.tokens_left == 0 || !has_seats {
                 break;
             }
             if self.waits_for_files(id) {

@@ -27,6 +27,7 @@ impl Scheduler {
         let groups = self.memory.kv_groups();
         BatchBuilder {
             batch: Batch {
+                adapters: Vec::new(),
                 step: self.counts.steps,
                 rows: Vec::with_capacity(self.running.len()),
                 draws: Vec::with_capacity(self.running.len()),

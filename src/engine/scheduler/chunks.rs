@@ -78,6 +78,7 @@ impl Limits {
         Claim {
             salt: request.cache_salt.as_deref(),
             owner: request.cache_owner.as_ref(),
+            adapter: request.adapter.as_ref().map(|content| &content.digest),
             prompt_len: u32::try_from(request.prompt.len()).expect("a prompt fits the context"),
             shareable: self.shareable(request),
             takes_snapshots: request.pooling.is_none(),

@@ -120,6 +120,7 @@ impl Scheduler {
             sequence.holding.drop_lost();
             (sequence.pending, sequence.in_flight) = (0, 0);
             sequence.feed_slot = NONE;
+            sequence.adapter_slot = 0;
             sequence.outputs_requested = sequence.outputs_reported;
             if sequence.beam.is_none() {
                 let order = sequence.order;

@@ -1,6 +1,7 @@
-//! The feed slots: where the last sampled id of each running sequence is on the device.
+//! The slots of running sequences: where the last sampled id is on the device, and the adapter.
 
 use super::Scheduler;
+use crate::engine::batch::Batch;
 use crate::engine::sequence::SequenceId;
 use crate::plan::inputs::NONE;
 
@@ -16,6 +17,32 @@ impl Scheduler {
             .feed_slots
             .pop()
             .expect("a running sequence has a feed slot");
+    }
+
+    /// Whether there is room for the adapter of a sequence, if it has one.
+    pub(super) fn has_adapter_slot(&self, id: SequenceId) -> bool {
+        let adapter = self.sequences[id].request.adapter.as_ref();
+        adapter.is_none_or(|content| self.adapters.has_room(content))
+    }
+
+    /// Gives a sequence that starts running the slot of its adapter.
+    pub(super) fn take_adapter_slot(&mut self, id: SequenceId) {
+        let sequence = &mut self.sequences[id];
+        if let Some(content) = &sequence.request.adapter {
+            sequence.adapter_slot = self.adapters.take(content);
+        }
+    }
+
+    pub(super) fn release_adapter_slot(&mut self, id: SequenceId) {
+        let slot = std::mem::take(&mut self.sequences[id].adapter_slot);
+        if slot != 0 {
+            self.adapters.release(slot);
+        }
+    }
+
+    /// The adapters of a batch were not written.
+    pub fn drop_adapters(&mut self, batch: &Batch) {
+        self.adapters.drop_loads(&batch.adapters);
     }
 
     pub(super) fn release_feed_slot(&mut self, id: SequenceId) {
@@ -36,10 +63,13 @@ impl Scheduler {
     /// Takes back all slots, whose content is lost.
     pub(super) fn reset_slots(&mut self) {
         self.feed_slots = (0..self.limits.feed_slots).rev().collect();
+        self.adapters.reset();
     }
 
     /// Asserts that every feed slot is free or has one owner, and that running sequences have their states.
     pub(super) fn check_slots(&self) {
+        let adapted = self.sequences.iter().map(|sequence| sequence.adapter_slot);
+        self.adapters.check(adapted.filter(|&slot| slot != 0));
         let mut feeds = self.feed_slots.clone();
         for sequence in self.sequences.iter() {
             feeds.extend((sequence.feed_slot != NONE).then_some(sequence.feed_slot));

@@ -18,6 +18,7 @@ pub(super) fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) 
         tokens_max: 64,
         max_num_seqs: 4,
         sequences_max: 4,
+        adapter_slots: 0,
         feed_slots: 8,
         table_entries_max: 400,
         history_max: 16,
@@ -93,7 +94,7 @@ fn hashes(blocks: usize) -> Vec<BlockHash> {
     };
     tokens
         .chunks(4)
-        .scan(BlockHash::root(&[3; 32], None, None), next)
+        .scan(BlockHash::root(&[3; 32], None, None, None), next)
         .collect()
 }
 

@@ -6,6 +6,7 @@ use super::{attention, latent, state};
 use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::ModelSpec;
 use crate::model::tensor_names::{LayerNames, Order};
+use std::collections::BTreeSet;
 use std::f32::consts::FRAC_1_SQRT_2;
 
 /// A weight of the plan, and the tensors that form it.
@@ -24,6 +25,20 @@ pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
         required.extend(rows.filter_map(|row| of_layer(&layer, row)));
     }
     required
+}
+
+/// The matrices of layers that adapters may change; of several ways to store one, the first.
+pub(super) fn adaptable(spec: &ModelSpec) -> Vec<Required> {
+    let mut seen = BTreeSet::new();
+    let mut adaptable = Vec::new();
+    for index in 0..spec.layers.len() {
+        let layer = Layer { spec, index };
+        let rows = spec.tensors.layer.iter().copied().flatten();
+        let rows = rows.filter(|row| row.weight.is_adaptable());
+        let matrices = rows.filter_map(|row| of_layer(&layer, row));
+        adaptable.extend(matrices.filter(|matrix| seen.insert(matrix.name.clone())));
+    }
+    adaptable
 }
 
 /// The weights outside layers.

@@ -82,6 +82,7 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
         tokens_max,
         max_num_seqs: sequences,
         sequences_max: sequences,
+        adapter_slots: 0,
         feed_slots: 2 * sequences,
         table_entries_max: blocks_each * sequences,
         history_max: 1,

@@ -25,7 +25,7 @@ fn form() -> Form {
 }
 
 fn origin(form: &Form, token_ids: [u32; 4]) -> Origin {
-    let root = BlockHash::root(&form.key(), None, None);
+    let root = BlockHash::root(&form.key(), None, None, None);
     Origin {
         key: (0, root.next(&form.key(), &token_ids)),
         parent: root,

@@ -22,7 +22,10 @@ fn form() -> Form {
 }
 
 fn origin(token: u32) -> Arc<Origin> {
-    let (key, root) = (form().key(), BlockHash::root(&form().key(), None, None));
+    let (key, root) = (
+        form().key(),
+        BlockHash::root(&form().key(), None, None, None),
+    );
     Arc::new(Origin {
         key: (0, root.next(&key, &[token])),
         parent: root,

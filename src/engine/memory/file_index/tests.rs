@@ -3,7 +3,7 @@
 use super::*;
 
 fn origin(token: u32) -> Arc<Origin> {
-    let root = BlockHash::root(&[7; 32], None, None);
+    let root = BlockHash::root(&[7; 32], None, None, None);
     Arc::new(Origin {
         key: (0, root.next(&[7; 32], &[token])),
         parent: root,

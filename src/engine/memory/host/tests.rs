@@ -3,7 +3,7 @@
 use super::*;
 
 fn hash(index: u32) -> BlockHash {
-    BlockHash::root(&[7; 32], None, None).next(&[7; 32], &[index])
+    BlockHash::root(&[7; 32], None, None, None).next(&[7; 32], &[index])
 }
 
 fn tier(blocks: u64) -> HostTier {

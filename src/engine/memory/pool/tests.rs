@@ -10,7 +10,7 @@ fn pool(blocks: u32, window: Option<u32>) -> BlockPool {
 }
 
 fn chain(count: u32) -> Vec<BlockHash> {
-    let root = BlockHash::root(&KEY, None, None);
+    let root = BlockHash::root(&KEY, None, None, None);
     let next = |hash: &mut BlockHash, block: u32| {
         *hash = hash.next(&KEY, &[block; 4]);
         Some(*hash)
@@ -165,22 +165,23 @@ fn a_window_group_needs_only_what_the_next_query_sees() {
 
 #[test]
 fn salts_and_parents_change_a_hash() {
-    let plain = BlockHash::root(&KEY, None, None);
+    let plain = BlockHash::root(&KEY, None, None, None);
     assert_ne!(
         plain,
-        BlockHash::root(&KEY, None, Some("")),
+        BlockHash::root(&KEY, None, Some(""), None),
         "an empty salt differs from no salt"
     );
     assert_ne!(
-        BlockHash::root(&KEY, None, Some("a")),
-        BlockHash::root(&KEY, None, Some("b"))
+        BlockHash::root(&KEY, None, Some("a"), None),
+        BlockHash::root(&KEY, None, Some("b"), None)
     );
     assert_ne!(
         plain,
-        BlockHash::root(&[8; 32], None, None),
+        BlockHash::root(&[8; 32], None, None, None),
         "the hash depends on the key"
     );
-    let [one, other] = [[1; 32], [2; 32]].map(|owner| BlockHash::root(&KEY, Some(&owner), None));
+    let [one, other] =
+        [[1; 32], [2; 32]].map(|owner| BlockHash::root(&KEY, Some(&owner), None, None));
     assert!(plain != one && one != other, "and on the owner");
     assert_ne!(plain.next(&KEY, &[1, 2]), plain.next(&KEY, &[2, 1]));
     assert_ne!(

@@ -49,6 +49,7 @@ fn prompt(memory: &Memory, prompt_len: u32) -> Holding {
     let is_chunked = unit > memory.limits.block_size;
     let whole = prompt_len / unit * unit;
     memory.holding(&Claim {
+        adapter: None,
         salt: None,
         owner: None,
         prompt_len,
@@ -75,7 +76,7 @@ fn places(memory: &Memory, prompt_len: u32, computed: u32) -> Vec<u32> {
 /// A chain of hashes of blocks of equal tokens.
 fn chain(blocks: usize) -> Vec<BlockHash> {
     let next = |hash: &BlockHash| Some(hash.next(&KEY, &[1; 4]));
-    std::iter::successors(next(&BlockHash::root(&KEY, None, None)), next)
+    std::iter::successors(next(&BlockHash::root(&KEY, None, None, None)), next)
         .take(blocks)
         .collect()
 }

@@ -94,7 +94,8 @@ fn a_folded_group_is_as_long_as_its_longest_beam_and_needs_blocks_for_all() {
         [2 * (3 - 1)],
         "of three, one is shared"
     );
-    scheduler.sequences[members[0]].holding.hashes = vec![BlockHash::root(&[3; 32], None, None); 2];
+    scheduler.sequences[members[0]].holding.hashes =
+        vec![BlockHash::root(&[3; 32], None, None, None); 2];
     scheduler.preempt_beams(group);
     assert_eq!((scheduler.waiting_len(), scheduler.running_len()), (1, 0));
     let first = members[0];

@@ -18,7 +18,7 @@ fn with_files() -> Scheduler {
 #[test]
 fn files_are_known_from_when_they_are_found_until_they_are_lost() {
     let mut scheduler = with_files();
-    let key = |group| (group, BlockHash::root(&[3; 32], None, None));
+    let key = |group| (group, BlockHash::root(&[3; 32], None, None, None));
     scheduler.memory.found_files([key(0), key(1)]);
     assert_eq!(scheduler.memory.files().len(), 1, "the model has one group");
     scheduler.memory.lost_files([key(0)]);
@@ -31,7 +31,7 @@ fn files_of_those_who_wait_for_a_seat_are_read_ahead() {
     let running = add(&mut scheduler, 0, (5, 40), 0, false);
     scheduler.sequences[running].tokens = vec![50; 5];
     add(&mut scheduler, 1, (5, 40), 0, false);
-    let hash = BlockHash::root(&[3; 32], None, None).next(&[3; 32], &[0, 1, 2, 3]);
+    let hash = BlockHash::root(&[3; 32], None, None, None).next(&[3; 32], &[0, 1, 2, 3]);
     scheduler.memory.found_files([(0, hash)]);
     step(&mut scheduler);
     assert_eq!((scheduler.running_len(), scheduler.waiting_len()), (1, 1));
@@ -48,7 +48,7 @@ fn a_block_can_be_found_once_its_last_token_is_read() {
         .expect("it goes on with a token that is not read yet");
     assert!(scheduler.sequences[id].holding.hashes.is_empty());
     commit(&mut scheduler, &first);
-    let hash = BlockHash::root(&[3; 32], None, None).next(&[3; 32], &[0, 1, 2, 0]);
+    let hash = BlockHash::root(&[3; 32], None, None, None).next(&[3; 32], &[0, 1, 2, 0]);
     assert!(scheduler.pool().groups()[0].lookup(&hash).is_some());
     commit(&mut scheduler, &second);
 }

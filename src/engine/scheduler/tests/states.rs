@@ -74,7 +74,7 @@ fn answers_of_a_beam_search_leave_no_snapshots() {
 /// A chain of hashes of blocks of equal tokens.
 fn chain(blocks: usize) -> Vec<BlockHash> {
     let next = |hash: &BlockHash| Some(hash.next(&[3; 32], &[1; 4]));
-    std::iter::successors(next(&BlockHash::root(&[3; 32], None, None)), next)
+    std::iter::successors(next(&BlockHash::root(&[3; 32], None, None, None)), next)
         .take(blocks)
         .collect()
 }
