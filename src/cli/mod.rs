@@ -13,6 +13,7 @@ mod drivers;
 mod folders;
 mod hub;
 mod limits;
+mod lora;
 mod options;
 mod remote;
 mod request;

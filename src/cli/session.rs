@@ -2,6 +2,7 @@
 //! one.
 
 use super::device::{Device, DeviceJob};
+use super::lora::{self, LoraModule};
 use super::options::{EngineArgs, ModelArgs, TextFiles};
 use crate::cli::terminal::output::note;
 use crate::cli::terminal::progress::{Phase, Unit};
@@ -13,7 +14,7 @@ use folio::engine::handle::{self, EngineHandle, EngineInbox, EngineInfo, Status}
 use folio::engine::request::SamplingParams;
 use folio::engine::{self, DeviceQueue, EngineEnd, Progress, StartError};
 use folio::model::{DrawDefaults, GenerationDefaults, Model};
-use folio::server::{ServerOptions, ServerState};
+use folio::server::{ServedAdapter, ServerOptions, ServerState};
 use folio::text::TextModel;
 use std::io::IsTerminal as _;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub(crate) struct Session {
     /// Sampling defaults of the model: those of its generation_config, else vLLM's.
     generation: GenerationDefaults,
     thread: JoinHandle<Result<(), EngineEnd>>,
+    /// Adapters of the model.
+    adapters: Vec<ServedAdapter>,
 }
 
 /// Starts the engine's thread on the selected backend.
@@ -81,8 +84,12 @@ impl Session {
 
     /// Like [`Self::start`], for a server: prints a line on stderr with the memory to be allocated, and does not
     /// download a model that does not fit.
-    pub(crate) fn start_to_serve(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
-        let (config, device) = (engine.config()?, engine.device()?);
+    pub(crate) fn start_to_serve(
+        model: &ModelArgs,
+        engine: &EngineArgs,
+        (modules, names): (&[LoraModule], &[String]),
+    ) -> Result<Self> {
+        let (mut config, device) = (engine.config()?, engine.device()?);
         if let Some(model) = model.describe_far()? {
             let caps = device.caps()?;
             let report = FitReport::new(
@@ -97,12 +104,13 @@ impl Session {
                 StartError::DoesNotFit(Box::new(report))
             );
         }
-        Self::spawn(
-            device,
-            Models::open(model, engine)?,
-            config,
-            (Tells::Everything, None),
-        )
+        let mut models = Models::open(model, engine)?;
+        let adapters = lora::open(modules, names, &mut models.model, &mut config)?;
+        let session = Self::spawn(device, models, config, (Tells::Everything, None))?;
+        Ok(Self {
+            adapters,
+            ..session
+        })
     }
 
     /// Like [`Self::start_to_serve`], with limits that were planned for several models, which stand in the device's
@@ -175,6 +183,7 @@ impl Session {
                 text: Arc::new(text),
                 generation,
                 thread,
+                adapters: Vec::new(),
             }),
             Err(error) => {
                 // A process must not end while one of its threads uses a driver. The first error is the one to report.
@@ -222,6 +231,10 @@ impl Session {
 
     /// The same with the sampling defaults of the options.
     pub(crate) fn api_state_with(&self, names: Vec<String>, options: ServerOptions) -> ServerState {
+        let options = ServerOptions {
+            adapters: self.adapters.clone(),
+            ..options
+        };
         ServerState::new(self.handle.clone(), self.text.clone(), names, options)
     }
 

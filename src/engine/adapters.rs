@@ -9,7 +9,7 @@ use crate::model::adapters::{AdapterRoom, SlotContent};
 use std::sync::Arc;
 
 /// The room that adapters have on the device, if there may be any.
-pub(super) fn room(config: &Config) -> Option<AdapterRoom> {
+pub fn room(config: &Config) -> Option<AdapterRoom> {
     (config.max_loras > 0).then(|| AdapterRoom {
         slots: config.max_loras,
         rank: config.max_lora_rank.next_multiple_of(8),

@@ -33,6 +33,7 @@ mod states;
 mod stats;
 mod streams;
 
+pub use adapters::room as adapter_room;
 pub use device_queue::DeviceQueue;
 pub use draft_plan::{DraftError, DraftPlan};
 pub use loaded::{Progress, StartError};

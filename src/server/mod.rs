@@ -29,7 +29,7 @@ pub use local::{LocalApi, LocalBody, LocalError, LocalEvents, LocalResponse};
 pub use parameters::read::nearest;
 pub use state::{
     FleetOptions, Limits, LoadedModel, ModelOutline, ModelSource, Puller, Reranker, ResponseBytes,
-    ServerOptions, ServerState,
+    ServedAdapter, ServerOptions, ServerState,
 };
 pub use traces::{RequestTrace, TraceParent, TraceSink};
 pub use wire::error::BodyTimeout;

@@ -107,7 +107,7 @@ fn options_that_folio_cannot_do_are_refused_with_what_to_use_instead() {
         ),
         (
             ["--lora-modules", "a=b"],
-            ["--lora-modules a=b", "merge the adapter"],
+            ["--lora-modules a", "adapter_config.json"],
         ),
         (["--revision", "v2"], ["--revision v2", "NAME@REVISION"]),
         (
@@ -127,8 +127,8 @@ fn options_that_folio_cannot_do_are_refused_with_what_to_use_instead() {
         refused(&options, &words);
     }
     refused(
-        &["--enable-lora"],
-        &["--enable-lora is not supported", "merge the adapter"],
+        &["--enable-mm-embeds"],
+        &["--enable-mm-embeds is not supported", "text only"],
     );
 }
 
@@ -172,18 +172,19 @@ fn variables_and_files_have_the_options_of_vllm_too() {
         &["--config", &path],
         &["options.toml", "--tensor-parallel-size 2 is not supported"],
     );
-    fs::write(&file, "[models.a]\nenable_lora = true\n").expect("the folder takes files");
+    fs::write(&file, "[models.a]\nenable_mm_embeds = true\n").expect("the folder takes files");
     refused(
         &["--config", &path],
-        &["options.toml", "--enable-lora is not supported"],
+        &["options.toml", "--enable-mm-embeds is not supported"],
     );
     let mut command = folio(&["serve", "--port", "0", "--device", "fake"]);
     let output = command
-        .env("FOLIO_ENABLE_LORA", "1")
+        .env("FOLIO_ENABLE_MM_EMBEDS", "1")
         .output()
         .expect("the binary starts");
     assert!(
-        !output.status.success() && text_of(&output).contains("--enable-lora is not supported")
+        !output.status.success()
+            && text_of(&output).contains("--enable-mm-embeds is not supported")
     );
 }
 

@@ -4,6 +4,7 @@
 use crate::engine::request::{
     DrawParams, LOGIT_BIAS, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint,
 };
+use crate::model::adapters::SlotContent;
 use crate::platform::SystemTime;
 use crate::server::guards::access::Client;
 use crate::server::parameters::beams::{self, StopAtText};
@@ -71,6 +72,7 @@ pub(crate) struct Sampling {
     /// Texts that an answer may not have.
     bad_words: Vec<String>,
     truncation: Truncation,
+    adapter: Option<Arc<SlotContent>>,
     cache_salt: Option<String>,
     priority: i32,
     client: Client,
@@ -165,7 +167,6 @@ impl SamplingRequest {
             ..
         } = this;
         let sampling = Sampling {
-            model,
             best: fields.n.unwrap_or(1) as usize,
             silent: this.echo && this.max_tokens == Some(0),
             stream: fields.stream,
@@ -183,6 +184,8 @@ impl SamplingRequest {
             allowed_ids: fields.allowed_token_ids.unwrap_or_default(),
             bad_words: fields.bad_words.unwrap_or_default(),
             truncation: Truncation::new(&queueing, info.max_model_len - 1),
+            adapter: state.adapter(&model).map(|adapter| adapter.content.clone()),
+            model,
             cache_salt: queueing.cache_salt,
             priority: queueing.priority.unwrap_or(0) as i32,
             client,
@@ -262,6 +265,7 @@ impl Sampling {
         Request {
             prompt,
             params: self.params.clone(),
+            adapter: self.adapter.clone(),
             cache_salt: self.cache_salt.clone(),
             priority: self.priority,
             client: self.client.0,

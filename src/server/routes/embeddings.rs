@@ -104,7 +104,7 @@ pub(crate) async fn embeddings(
             (request.target, request.form, inputs)
         }
     };
-    let model = state.model(target.model)?;
+    let model = state.base(target.model)?;
     let inputs = Inputs {
         pooling: pooling(form.pooling),
         normalize: form.normalize,
@@ -158,7 +158,7 @@ async fn llama_form(
     client: Client,
     request: LlamaEmbeddingRequest,
 ) -> Result<Response, ApiError> {
-    state.model(request.target.model)?;
+    state.base(request.target.model)?;
     let content = request
         .content
         .ok_or_else(|| ApiError::missing("content"))?;

@@ -45,6 +45,7 @@ fn card(server: &ServerState, model: &ModelView, name: &str) -> Value {
     if let ModelStatus::Failed(reason) = &model.status {
         (status["failed"], status["reason"]) = (true.into(), reason.as_str().into());
     }
+    let adapter = model.state.as_ref().and_then(|state| state.adapter(name));
     json!({
         "id": name,
         "object": "model",
@@ -54,7 +55,9 @@ fn card(server: &ServerState, model: &ModelView, name: &str) -> Value {
         "type": "model",
         "display_name": name,
         "created_at": iso_time(server.shared.created),
-        "root": model.names[0],
+        "root": adapter.map_or(&model.names[0], |adapter| &adapter.path),
+        // The model that an adapter changes.
+        "parent": adapter.map(|_| &model.names[0]),
         "max_model_len": context(model),
         // As llama.cpp's clients read them.
         "status": status,

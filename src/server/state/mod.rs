@@ -5,6 +5,7 @@
 //! [`models`] finds them, [`fleet`] loads and unloads them, [`residents`] decides when, and [`facts`] is what is told
 //! of them meanwhile.
 
+mod adapters;
 mod answering;
 mod compilations;
 mod facts;
@@ -13,6 +14,7 @@ mod model;
 mod models;
 mod residents;
 
+pub use adapters::ServedAdapter;
 pub(crate) use answering::Answering;
 use compilations::Compilations;
 pub(crate) use facts::ModelFacts;
@@ -201,6 +203,8 @@ pub struct ServerOptions {
     /// Clients with different keys share the cached beginnings of their prompts. Then each can find out what others
     /// have asked, by the time that its answers take.
     pub share_prefixes: bool,
+    /// LoRA adapters of the model, each served by a name of its own.
+    pub adapters: Vec<ServedAdapter>,
     /// The path under which a proxy offers this server, such as `/llm`; paths of requests may begin with it.
     pub root_path: Option<String>,
     /// Streams end with the numbers of tokens, whatever a request says.
@@ -255,6 +259,8 @@ impl ServerState {
         model_names: Vec<String>,
         options: ServerOptions,
     ) -> Self {
+        let adapters = options.adapters.iter().map(|adapter| adapter.name.clone());
+        let model_names: Vec<String> = model_names.into_iter().chain(adapters).collect();
         let shared = Arc::new(Shared::new(options.clone()));
         let model = ModelState::new(shared.clone(), (engine, text), model_names.into(), options);
         Self {

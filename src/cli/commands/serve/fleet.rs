@@ -4,7 +4,7 @@ use super::served::Served;
 use crate::cli::session::Session;
 use crate::cli::shares::{Member, Share, Shares};
 use crate::cli::terminal::output::note;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use folio::config::Config;
 use folio::engine::DeviceQueue;
 use folio::server::{FleetOptions, LoadedModel, ModelSource, ServerOptions, ServerState};
@@ -70,6 +70,10 @@ fn load(
     device_queue: DeviceQueue,
 ) -> Result<LoadedModel> {
     let (started, name) = (Instant::now(), model.names[0].clone());
+    ensure!(
+        model.args.lora_modules.is_empty(),
+        "--lora-modules: a server of several models has no adapters"
+    );
     let config = Config {
         kv_cache_bytes,
         ..model.args.engine.config()?

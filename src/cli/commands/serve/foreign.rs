@@ -72,7 +72,7 @@ const OWN_KERNELS: &str = "folio has its own kernels and plans";
 const OWN_SCHEDULER: &str = "the scheduler always does what it is for";
 const LOGGED: &str = "FOLIO_LOG sets what is logged";
 const TEXT_ONLY: &str = "models take text only";
-const MERGE: &str = "merge the adapter into the model's files";
+const ADAPTERS: &str = "--lora-modules names the adapters, which keep their type";
 const PROXY: &str = "let a proxy in front of folio do it";
 const ITS_OWN: &str = "the model's files decide it";
 const POOL: &str = "--kv-cache-dtype and --kv-cache-bytes set the pool";
@@ -118,7 +118,6 @@ const TABLE: &[Foreign] = &[
     ignored("collect-detailed-traces", Value, "traces have all that is measured"),
     refused("trust-request-chat-template", Switch, OFF, "set a template with --chat-template"),
     refused("response-role", Value, &["assistant"], "answers have the role `assistant`"),
-    refused("lora-modules", Values, OFF, MERGE),
     refused("ssl-keyfile", Value, OFF, PROXY),
     refused("ssl-certfile", Value, OFF, PROXY),
     refused("ssl-ca-certs", Value, OFF, PROXY),
@@ -247,17 +246,15 @@ const TABLE: &[Foreign] = &[
     ignored("interleave-mm-strings", Switch, TEXT_ONLY),
     ignored("skip-mm-profiling", Switch, TEXT_ONLY),
     ignored("video-pruning-rate", Value, TEXT_ONLY),
-    ignored("max-loras", Value, MERGE),
-    ignored("max-lora-rank", Value, MERGE),
-    ignored("max-cpu-loras", Value, MERGE),
-    ignored("lora-dtype", Value, MERGE),
-    ignored("lora-extra-vocab-size", Value, MERGE),
-    ignored("fully-sharded-loras", Switch, MERGE),
+    ignored("enable-lora", Switch, ADAPTERS),
+    ignored("max-cpu-loras", Value, ADAPTERS),
+    ignored("lora-dtype", Value, ADAPTERS),
+    ignored("lora-extra-vocab-size", Value, ADAPTERS),
+    ignored("fully-sharded-loras", Switch, ADAPTERS),
     ignored("enable-layerwise-nvtx-tracing", Switch, OWN_KERNELS),
     ignored("enable-mfu-metrics", Switch, OWN_KERNELS),
     ignored("additional-config", Value, OWN_KERNELS),
-    refused("enable-lora", Switch, OFF, MERGE),
-    refused("default-mm-loras", Value, OFF, MERGE),
+    refused("default-mm-loras", Value, OFF, TEXT_ONLY),
     refused("enable-mm-embeds", Switch, OFF, TEXT_ONLY),
     refused("cpu-offload-gb", Value, OFF, "a smaller --quantization makes weights fit the device"),
     refused("num-gpu-blocks-override", Value, OFF, "--kv-cache-bytes sets the size of the pool"),

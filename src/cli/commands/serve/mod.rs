@@ -189,6 +189,7 @@ impl Serving {
         let session = Box::new(Session::start_to_serve(
             &model.args.model,
             &model.args.engine,
+            (&model.args.lora_modules, &model.names),
         )?);
         let options = ServerOptions {
             defaults: model.defaults(session.defaults()),
