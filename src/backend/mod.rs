@@ -377,8 +377,8 @@ pub trait Backend {
     /// Creates the plan's weights, row buffers and state slots. Called once, and again after `reset`.
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError>;
 
-    /// Writes whole rows of a weight, in its format. Each row is written once, and chunks may come in any order; rows of
-    /// a weight that is whole may be replaced. Batches submitted before read the rows as they were.
+    /// Writes whole rows of a weight, in its format. Each row is written once, and chunks may come in any order; rows
+    /// of a weight that is whole may be replaced. Batches submitted before read the rows as they were.
     fn write_weight(
         &mut self,
         weight: WeightId,

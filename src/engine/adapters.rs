@@ -4,18 +4,8 @@
 //! slot that has been unused longest is taken first. Writes are ordered with steps on the device: what a step in flight
 //! reads is not replaced before it.
 
-use crate::config::Config;
-use crate::model::adapters::{AdapterRoom, SlotContent};
+use super::request::SlotContent;
 use std::sync::Arc;
-
-/// The room that adapters have on the device, if there may be any.
-pub fn room(config: &Config) -> Option<AdapterRoom> {
-    (config.max_loras > 0).then(|| AdapterRoom {
-        slots: config.max_loras,
-        rank: config.max_lora_rank.next_multiple_of(8),
-        format: config.lora_format,
-    })
-}
 
 /// A content to be written to a slot before the next step.
 #[derive(Clone, Debug)]

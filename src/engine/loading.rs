@@ -1,6 +1,5 @@
 //! Loading a model, and its draft model if there is one: record, check that both fit, allocate, upload, compile.
 
-use super::adapters;
 use super::disk::file::{LayerForm, NO_ADAPTER};
 use super::disk::{Disk, Form};
 use super::draft_model::DraftModel;
@@ -117,7 +116,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
         if let Some(tokens) = config.max_model_len {
             source.limit_context(tokens);
         }
-        let adapters = adapters::room(config).and_then(|room| source.reserve_adapters(room));
+        let adapters = sizes::adapter_room(config).and_then(|room| source.reserve_adapters(room));
         let model = Part::record(backend, source)?;
         let draft = draft
             .map(|(backend, source)| Drafting::record(backend, source, &model.plan))

@@ -33,10 +33,10 @@ mod states;
 mod stats;
 mod streams;
 
-pub use adapters::room as adapter_room;
 pub use device_queue::DeviceQueue;
 pub use draft_plan::{DraftError, DraftPlan};
 pub use loaded::{Progress, StartError};
+pub use sizes::adapter_room;
 pub use source::Source;
 #[doc(hidden)]
 pub use start::Extras;

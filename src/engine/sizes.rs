@@ -5,7 +5,17 @@ use crate::backend::{Capacity, Caps, DeviceKind, MACHINE_MEMORY, layout};
 use crate::config::Config;
 use crate::engine::request::{EOS_TOKEN_IDS_MAX, LOGIT_BIAS_MAX, STOP_TOKEN_IDS_MAX};
 use crate::engine::states;
+use crate::model::adapters::AdapterRoom;
 use crate::plan::Plan;
+
+/// The room that adapters have on the device, if there may be any.
+pub fn adapter_room(config: &Config) -> Option<AdapterRoom> {
+    (config.max_loras > 0).then(|| AdapterRoom {
+        slots: config.max_loras,
+        rank: config.max_lora_rank.next_multiple_of(8),
+        format: config.lora_format,
+    })
+}
 
 /// Pool bytes for a [`DeviceKind::Software`], whose memory belongs to other programs.
 const KV_BYTES_SOFTWARE: u64 = 512 << 20;

@@ -246,18 +246,27 @@ impl WeightTable {
                 }
             }
         }
-        let slots = (0..).map(WeightId).zip(&plan.weights).skip(own.len());
-        for (id, spec) in slots {
-            let row_bytes = spec.row_bytes_max();
-            let rows_max = (CHUNK_BYTES_MAX / row_bytes).max(1) as usize;
-            for first_row in (0..spec.rows).step_by(rows_max) {
-                let rows = (spec.rows - first_row).min(rows_max as u32);
-                let zeros = vec![0; (u64::from(rows) * row_bytes) as usize];
-                write(id, first_row, zeros.into()).map_err(UploadError::Write)?;
-            }
-        }
+        clear_slots(plan, own.len(), &mut write).map_err(UploadError::Write)?;
         Ok(source.check()?)
     }
+}
+
+/// Writes zeros to the slots for adapters, the weights of a plan from `first` on.
+fn clear_slots<E>(
+    plan: &Plan,
+    first: usize,
+    write: &mut impl FnMut(WeightId, u32, Bytes) -> Result<(), E>,
+) -> Result<(), E> {
+    for (id, spec) in (0..).map(WeightId).zip(&plan.weights).skip(first) {
+        let row_bytes = spec.row_bytes_max();
+        let rows_max = u32::try_from(CHUNK_BYTES_MAX / row_bytes).map_or(1, |rows| rows.max(1));
+        for first_row in (0..spec.rows).step_by(rows_max as usize) {
+            let rows = (spec.rows - first_row).min(rows_max);
+            let zeros = vec![0; (u64::from(rows) * row_bytes) as usize];
+            write(id, first_row, zeros.into())?;
+        }
+    }
+    Ok(())
 }
 
 /// Uploads the rows of one tensor. The chunks are the source's own, without a copy, unless elements change.

@@ -14,6 +14,7 @@ mod files;
 #[cfg(unix)]
 mod hostile;
 mod hub;
+mod lora;
 #[cfg(target_os = "linux")]
 mod memory;
 #[cfg(unix)]

@@ -19,6 +19,10 @@ export interface EngineLimits {
   blockSize?: number;
   /** Host memory for KV blocks that leave the pool; they return when a prompt needs them. In bytes. */
   kvHostBytes?: number;
+  /** Number of LoRA adapters that may be used in one step; their matrices have room on the device. */
+  maxLoras?: number;
+  /** Maximum rank of a LoRA adapter, rounded up to a multiple of 8. */
+  maxLoraRank?: number;
   /** Maximum number of waiting requests; more are refused with status 429. */
   queueRequestsMax?: number;
 }
@@ -39,5 +43,7 @@ export const ENGINE_LIMITS: Record<keyof EngineLimits, Range> = {
   maxNumBatchedTokens: { least: 1, most: 65536 },
   blockSize: { least: 16, most: 64 },
   kvHostBytes: { least: 0, most: Number.MAX_SAFE_INTEGER, bytes: true },
+  maxLoras: { least: 0, most: 1024 },
+  maxLoraRank: { least: 1, most: 512 },
   queueRequestsMax: { least: 1, most: 65536 },
 };

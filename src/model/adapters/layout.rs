@@ -165,8 +165,8 @@ impl AdapterLayout {
         Ok(())
     }
 
-    /// The content of a slot: the sum of adapters, each times a factor. They have been [checked](Self::check). `None` if
-    /// their ranks exceed the slot's together.
+    /// The content of a slot: the sum of adapters, each times a factor. They have been [checked](Self::check). `None`
+    /// if their ranks exceed the slot's together.
     pub fn fill(&self, adapters: &[(&Adapter, f32)]) -> Option<SlotContent> {
         let mut hasher = blake3::Hasher::new_derive_key("folio 2026 content of an adapter slot");
         for (adapter, factor) in adapters {

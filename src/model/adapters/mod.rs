@@ -1,7 +1,8 @@
-//! LoRA adapters: what their files hold, which matrices of a model they may change, and the content of a slot.
+//! LoRA adapters (docs/adapters.md): what their files hold, which matrices of a model they may change, and the content
+//! of a slot.
 //!
-//! An adapter changes a matrix W to W + s · B · A. A model with slots for adapters has, after each product with a matrix
-//! that they may change, two products more: with the A of a token's slot, and with its B, added to the output
+//! An adapter changes a matrix W to W + s · B · A. A model with slots for adapters has, after each product with a
+//! matrix that they may change, two products more: with the A of a token's slot, and with its B, added to the output
 //! ([`slots`]). The names are those of transformers' modules, also where the model comes from GGUF.
 
 mod config;

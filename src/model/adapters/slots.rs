@@ -29,8 +29,8 @@ struct Slots {
     shrunk: BufferId,
 }
 
-/// The plan with the steps for adapters: after each product with a matrix that they may change, a product with A and one
-/// with B, which is added to the output.
+/// The plan with the steps for adapters: after each product with a matrix that they may change, a product with A and
+/// one with B, which is added to the output.
 pub(in crate::model) fn with_slots(plain: Plan, layout: &AdapterLayout, rows: Storage) -> Plan {
     let mut plan = plain.clone();
     let count = layout.room.slots + 1;

@@ -1,10 +1,10 @@
 //! [`SamplingRequest`]: what chat, completions and llama.cpp's completion ask for, in one form; and [`Sampling`]: what
 //! follows from it.
 
+use crate::engine::request::SlotContent;
 use crate::engine::request::{
     DrawParams, LOGIT_BIAS, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint,
 };
-use crate::model::adapters::SlotContent;
 use crate::platform::SystemTime;
 use crate::server::guards::access::Client;
 use crate::server::parameters::beams::{self, StopAtText};

@@ -39,9 +39,9 @@ fields! {
         model: Option<String> = MaybeEmpty(Optional(Text::ANY)),
     }
     refuses {
-        lora: "merge the adapter into the model's files",
-        lora_path: "merge the adapter into the model's files",
-        lora_request: "merge the adapter into the model's files",
+        lora: "name an adapter of --lora-modules as `model`",
+        lora_path: "name an adapter of --lora-modules as `model`",
+        lora_request: "name an adapter of --lora-modules as `model`",
         media_io_kwargs: "models take text only",
         mm_processor_kwargs: "models take text only",
         multi_modal_data: "models take text only",

@@ -1,7 +1,7 @@
 //! Adapters that are served as models of their own.
 
 use super::ModelState;
-use crate::model::adapters::SlotContent;
+use crate::engine::request::SlotContent;
 use crate::server::wire::error::ApiError;
 use std::sync::Arc;
 
