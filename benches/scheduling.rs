@@ -94,6 +94,7 @@ fn limits() -> Limits {
         tokens_max: 4096,
         max_num_seqs: SEQUENCES,
         sequences_max: SEQUENCES,
+        adapter_slots: 0,
         feed_slots: 2 * SEQUENCES,
         table_entries_max: 1 << 20,
         history_max: 1 << 20,

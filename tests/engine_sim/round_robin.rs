@@ -17,6 +17,7 @@ pub(crate) fn limits() -> Limits {
         tokens_max: 64,
         max_num_seqs: SEQUENCES,
         sequences_max: SEQUENCES,
+        adapter_slots: 0,
         feed_slots: 2 * SEQUENCES,
         table_entries_max: 1 << 10,
         history_max: 2 * HISTORY,

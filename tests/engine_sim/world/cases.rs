@@ -165,6 +165,7 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
     Request {
         prompt: prompt.into(),
         params,
+        adapter: None,
         cache_salt,
         cache_owner: None,
         priority,
