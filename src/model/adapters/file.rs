@@ -77,15 +77,13 @@ impl Adapter {
     fn read(config: &AdapterConfig, source: &dyn TensorSource) -> Result<Self, LoadError> {
         let mut halves: BTreeMap<String, [Option<Matrix>; 2]> = BTreeMap::new();
         let mut hasher = blake3::Hasher::new_derive_key("folio 2026 digest of an adapter");
-        let mut format = WeightFormat::F16;
+        let mut format = None;
         for (name, info) in source.tensors() {
             let Some((module, half)) = half_of(source.name(), name)? else {
                 continue;
             };
             let matrix = read_matrix(source, name, info)?;
-            if matrix.format != WeightFormat::F16 {
-                format = wider(format, matrix.format);
-            }
+            format = Some(format.map_or(matrix.format, |known| wider(known, matrix.format)));
             hasher.update(format!("{name:?} {:?}", info.shape).as_bytes());
             hasher.update(bytemuck::cast_slice(&matrix.values));
             halves.entry(module).or_default()[half] = Some(matrix);
@@ -107,7 +105,7 @@ impl Adapter {
             file: source.name().into(),
             digest: *hasher.finalize().as_bytes(),
             modules,
-            format,
+            format: format.unwrap_or(WeightFormat::F32),
         })
     }
 }
@@ -120,13 +118,9 @@ struct Matrix {
     values: Vec<f32>,
 }
 
-/// The format that holds the values of both.
+/// The format that holds the values of both: neither half holds those of the other.
 fn wider(one: WeightFormat, other: WeightFormat) -> WeightFormat {
-    match (one, other) {
-        _ if one == other => one,
-        (WeightFormat::F16, WeightFormat::Bf16) => WeightFormat::Bf16,
-        _ => WeightFormat::F32,
-    }
+    if one == other { one } else { WeightFormat::F32 }
 }
 
 /// The module that a tensor belongs to, and whether it is its A (0) or B (1). `None`: a copy of the base's.
