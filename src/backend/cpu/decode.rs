@@ -7,17 +7,35 @@ use crate::plan::WeightFormat;
 use crate::plan::format::GROUP;
 use std::ops::Range;
 
-/// Evaluates `$method(s, format)` of a kernel with the format as a constant in each arm, so that its loops do not
-/// branch on it.
+/// Runs a kernel over weights with their format as a constant, so that its loops do not branch on it. Each format is a
+/// function of its own: one function of all of them takes the compiler several times as long.
 macro_rules! for_format {
-    ($kernel:ident.$method:ident($s:ident, $format:expr)) => {
-        for_format!($kernel.$method($s, $format), F32 F16 Bf16 Q8 Q4 Q4Zero Q5 Iq4 Mxfp4 E4m3 Q2K Q3K Q4K Q5K Q6K Iq4K)
+    ($s:ident, $kernel:expr, $format:expr) => {
+        for_format!($s, $kernel, $format, F32 F16 Bf16 Q8 Q4 Q4Zero Q5 Iq4 Mxfp4 E4m3 Q2K Q3K Q4K Q5K Q6K Iq4K)
     };
-    ($kernel:ident.$method:ident($s:ident, $format:expr), $($name:ident)+) => {
+    ($s:ident, $kernel:expr, $format:expr, $($name:ident)+) => {
         match $format {
-            $(WeightFormat::$name => $kernel.$method($s, WeightFormat::$name),)+
+            $(WeightFormat::$name => $s.vectorize(OfFormat::<_, { WeightFormat::$name as usize }>($kernel)),)+
         }
     };
+}
+
+/// A kernel over weights of a format.
+trait FormatKernel {
+    /// Runs the loop for weights of this format. Implementations are `#[inline(always)]`.
+    fn run_as<S: Simd>(self, s: S, format: WeightFormat);
+}
+
+/// A kernel for the format with this index in [`WeightFormat::ALL`].
+struct OfFormat<K, const FORMAT: usize>(K);
+
+impl<K: FormatKernel, const FORMAT: usize> Kernel for OfFormat<K, FORMAT> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.0.run_as(s, const { WeightFormat::ALL[FORMAT] });
+    }
 }
 
 /// Decodes `columns` of consecutive panels: `out` is `[panel][column]`. The first column is a multiple of 32.
@@ -32,16 +50,14 @@ pub(super) struct Decode<'a> {
     pub(super) out: &'a mut [Lanes],
 }
 
-impl Kernel for Decode<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for_format!(self.run_as(s, self.weights.format));
+impl Decode<'_> {
+    /// Runs the loop.
+    pub(super) fn run<S: Simd>(self, s: S) {
+        for_format!(s, self, self.weights.format);
     }
 }
 
-impl Decode<'_> {
+impl FormatKernel for Decode<'_> {
     #[inline(always)]
     fn run_as<S: Simd>(self, s: S, format: WeightFormat) {
         let layout = word_layout(format, self.weights.columns);
@@ -114,16 +130,7 @@ pub(super) struct Dot<'a, const M: usize> {
     pub(super) sums: &'a mut [Lanes],
 }
 
-impl<const M: usize> Kernel for Dot<'_, M> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for_format!(self.run_as(s, self.weights.format));
-    }
-}
-
-impl<'a, const M: usize> Dot<'a, M> {
+impl<const M: usize> FormatKernel for Dot<'_, M> {
     #[inline(always)]
     fn run_as<S: Simd>(self, s: S, format: WeightFormat) {
         // Products with zeros change no sum, and loops over whole groups need no checks.
@@ -135,6 +142,13 @@ impl<'a, const M: usize> Dot<'a, M> {
             2 | 3 => self.run_with::<S, Two<'_, S, M>>(s, format, &rest),
             _ => self.run_with::<S, (Two<'_, S, M>, Two<'_, S, M>)>(s, format, &rest),
         }
+    }
+}
+
+impl<'a, const M: usize> Dot<'a, M> {
+    /// Runs the loop.
+    pub(super) fn run<S: Simd>(self, s: S) {
+        for_format!(s, self, self.weights.format);
     }
 
     /// With the rows' elements in the last group, if it is not whole.

@@ -70,12 +70,13 @@ impl Source for Panels<'_> {
         columns: Range<usize>,
         out: &mut [Lanes],
     ) {
-        s.vectorize(Decode {
+        Decode {
             weights: *self,
             panels,
             columns,
             out,
-        });
+        }
+        .run(s);
     }
 
     fn lines(&self, panels: Range<usize>) -> &[Words] {
@@ -93,13 +94,14 @@ impl Source for Panels<'_> {
         x: &[[f32; M]],
         sums: &mut [Lanes],
     ) {
-        s.vectorize(Dot {
+        Dot {
             weights: *self,
             panels,
             columns,
             x,
             sums,
-        });
+        }
+        .run(s);
     }
 }
 
