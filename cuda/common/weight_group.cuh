@@ -16,6 +16,7 @@ template <Weight W>
 __device__ __forceinline__ PackedGroup<W> load_group(const u8 *row, const WeightLayout &layout, u32 group) {
   PackedGroup<W> packed;
   constexpr u32 BYTES = code_bytes(W);
+  if (BYTES == 4) packed.codes[0] = reinterpret_cast<const u32 *>(row)[group];
   if (BYTES == 8) {
     const uint2 words = reinterpret_cast<const uint2 *>(row)[group];
     packed.codes[0] = words.x, packed.codes[1] = words.y;
@@ -36,10 +37,11 @@ __device__ __forceinline__ PackedGroup<W> load_group(const u8 *row, const Weight
   }
   const u8 *scales = row + layout.scales;
   if (scales_of(W) == Scales::Wide) packed.scale = reinterpret_cast<const u32 *>(scales)[group / 4];
+  else if (scales_of(W) == Scales::Float) packed.scale = reinterpret_cast<const u32 *>(scales)[group / 2];
   else if (scale_bytes(W) == 16) packed.scale = reinterpret_cast<const u32 *>(scales)[group];
   else if (scale_bytes(W) == 8) packed.scale = reinterpret_cast<const u16 *>(scales)[group];
   else packed.scale = scales[group];
-  if (has_supers(W)) packed.super = reinterpret_cast<const u32 *>(row + layout.supers)[group / 8];
+  if (has_supers(W)) packed.super = reinterpret_cast<const u32 *>(row + layout.supers)[has_row_factor(W) ? 0 : group / 8];
   return packed;
 }
 
@@ -52,6 +54,8 @@ template <Weight W, u32 E> __device__ __forceinline__ uint2 eight_bytes(const Pa
   constexpr Codes C = codes_of(W);
   if constexpr (C == Codes::Eight) {
     return make_uint2(bytes_of_bytes<W>(packed.codes[2 * E]), bytes_of_bytes<W>(packed.codes[2 * E + 1]));
+  } else if constexpr (C == Codes::One) {
+    return make_uint2(bytes_of_bits<W>(packed.codes[0] >> (8 * E)), bytes_of_bits<W>(packed.codes[0] >> (8 * E + 4)));
   } else if constexpr (C == Codes::Two || C == Codes::TwoOne) {
     const u32 pairs = packed.codes[E / 2] >> (16 * (E % 2)), bits = packed.plane[0] >> (8 * E);
     return make_uint2(bytes_of_pairs<W>(pairs & 255, bits), bytes_of_pairs<W>(pairs >> 8 & 255, bits >> 4));

@@ -56,9 +56,9 @@ template <Weight W, u32 ROWS, u32 COLUMNS> struct WeightChunk {
                                      chunk, thread);
     copy_section<THREADS, SCALE_ROW>(shared + SCALE, from + layout.scales, layout.supers - layout.scales, layout, rows,
                                      chunk, thread);
-    // Two chunks share the f16 scales of 256 columns.
+    // Two chunks share the f16 scales of 256 columns, all the factor of a row.
     copy_section<THREADS, SUPER_ROW>(shared + SUPER, from + layout.supers, layout.row_bytes - layout.supers, layout,
-                                     rows, chunk / 2, thread);
+                                     rows, has_row_factor(W) ? 0 : chunk / 2, thread);
   }
 
   template <u32 THREADS, u32 ROW_BYTES>
@@ -87,9 +87,19 @@ template <Weight W, u32 ROWS, u32 COLUMNS> struct WeightChunk {
     } else if constexpr (C == Codes::Eight) {
       const uint2 words = *reinterpret_cast<const uint2 *>(shared + part_of(row, 2 * group + q / 2) + 8 * (q % 2));
       return pairs(bytes_of_bytes<W>(words.x), bytes_of_bytes<W>(words.y));
+    } else if constexpr (C == Codes::One) {
+      const u32 bits = *reinterpret_cast<const u32 *>(shared + part_of(row, group / 4) + 4 * (group % 4)) >> (8 * q);
+      return pairs(bytes_of_bits<W>(bits), bytes_of_bits<W>(bits >> 4));
+    } else if constexpr (C == Codes::Two || C == Codes::TwoOne) {
+      const u8 *words = shared + part_of(row, group / 2) + 8 * (group % 2);
+      const u32 two = reinterpret_cast<const u32 *>(words)[q / 2] >> (16 * (q % 2));
+      const u32 bits = C == Codes::TwoOne ? *reinterpret_cast<const u32 *>(plane) >> (8 * q) : 0;
+      return pairs(bytes_of_pairs<W>(two & 255, bits), bytes_of_pairs<W>(two >> 8 & 255, bits >> 4));
     } else {
       const u32 word = *reinterpret_cast<const u32 *>(shared + part_of(row, group) + 4 * q);
-      const u32 bits = C == Codes::FourOne ? *reinterpret_cast<const u32 *>(plane) >> (8 * q) : 0;
+      const u32 bits = C == Codes::FourOne   ? *reinterpret_cast<const u32 *>(plane) >> (8 * q)
+                       : C == Codes::FourTwo ? reinterpret_cast<const u32 *>(plane)[q / 2] >> (16 * (q % 2))
+                                             : 0;
       const uint2 bytes = bytes_of_nibbles<W>(word, bits);
       return pairs(bytes.x, bytes.y);
     }
@@ -98,10 +108,12 @@ template <Weight W, u32 ROWS, u32 COLUMNS> struct WeightChunk {
   static __device__ __forceinline__ uint2 half_fragment(const u8 *shared, u32 row, u32 group, u32 half, u32 q) {
     const u8 *plane = shared + PLANE + row * PLANE_ROW + group * plane_bytes(W);
     u32 bytes;
-    if constexpr (codes_of(W) == Codes::FourTwo) {
+    if constexpr (codes_of(W) == Codes::FourTwo || codes_of(W) == Codes::Four) {
       const u32 word = *reinterpret_cast<const u32 *>(shared + part_of(row, group) + 8 * half + 4 * (q / 2));
-      const u32 tops = reinterpret_cast<const u32 *>(plane)[half];
-      bytes = (word >> (4 * (q % 2)) & 0x0f0f0f0fu) | bytes_of_pairs<W>(tops >> (8 * q) & 255, 0) << 4;
+      bytes = word >> (4 * (q % 2)) & 0x0f0f0f0fu;
+      if (codes_of(W) == Codes::FourTwo)
+        bytes |= bytes_of_pairs<W>(reinterpret_cast<const u32 *>(plane)[half] >> (8 * q) & 255, 0) << 4;
+      if (has_table(W)) bytes = look_up<W>(nibbles_of_bytes(bytes));
     } else {
       const u8 *words = shared + part_of(row, group / 2) + 8 * (group % 2);
       const u32 bits = codes_of(W) == Codes::TwoOne ? *reinterpret_cast<const u32 *>(plane) >> (16 * half + 4 * q) : 0;

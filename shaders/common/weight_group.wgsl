@@ -1,6 +1,7 @@
 // A group of 32 quantized weights: codes in one or two planes, a * level(code) + b.
-// Defines: CODES_2, CODES_4 or CODES_8; ONE_MORE_AT or TWO_MORE_AT (bit) for a second plane; LEVELS_* (none: the code);
-// SCALES_*; OFFSET of the codes, which `b` contains.
+// Defines: CODES_1, CODES_2, CODES_4 or CODES_8; ONE_MORE_AT or TWO_MORE_AT (bit) for a second plane; LEVELS_* (none: the
+// code); SCALES_*; OFFSET of the codes, which `b` contains; LEVEL_MULTIPLE: how many times larger than what scales refer
+// to the levels are; FLOAT_GROUPS that share a scale; ROW_FACTOR: the units of scales are an f32 of the row.
 #import half
 #import weight_levels
 
@@ -33,6 +34,12 @@ fn unsigned_byte(word: u32, place: u32) -> f32 {
     return f32((word >> (8u * place)) & 0xffu);
 }
 
+#ifdef LEVEL_MULTIPLE
+const LEVEL_PART = 1.0 / f32(LEVEL_MULTIPLE);
+#else
+const LEVEL_PART = 1.0;
+#endif
+
 // `a` and `b` of both halves of a group, computed from its own scale and its super-group's.
 #ifdef SCALES_HALF
 fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
@@ -59,20 +66,42 @@ fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
 #endif
 #ifdef SCALES_EXPONENT
 fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
-    // Half of 2^(biased - 127), because levels are doubled; zero if that is not a normal number.
+    // 2^(biased - 127), or half of it if levels are doubled; zero if that is not a normal number.
+#ifdef LEVEL_MULTIPLE
     let a = bitcast<f32>((max(bits & 0xffu, 1u) - 1u) << 23u);
+#else
+    let a = bitcast<f32>((bits & 0xffu) << 23u);
+#endif
     return vec4<f32>(a, 0.0, a, 0.0);
 }
 #endif
-#ifdef SCALES_WIDE
+#ifdef SCALES_FLOAT
 fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
     let a = bitcast<f32>(bits);
-    return vec4<f32>(a, 0.0, a, 0.0);
+#ifdef OFFSET
+    let b = a * -f32(OFFSET);
+#else
+    let b = 0.0;
+#endif
+    return vec4<f32>(a, b, a, b);
+}
+#endif
+#ifdef SCALES_E4M3
+// E4M3 without sign, as in weight_levels.
+fn small_float(byte: u32) -> f32 {
+    let normal = bitcast<f32>((byte << 20u) + 0x3c000000u);
+    return min(normal, fma(normal, 2.0, -0.015625));
+}
+
+fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
+    let own = vec2<f32>(small_float(bits & 0xffu), small_float((bits >> 8u) & 0xffu));
+    let a = own * LEVEL_PART * units.x;
+    return vec4<f32>(a.x, 0.0, a.y, 0.0);
 }
 #endif
 #ifdef SCALES_K32
 fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
-    let a = units.x * signed_byte(bits, 0u);
+    let a = units.x * LEVEL_PART * signed_byte(bits, 0u);
     return vec4<f32>(a, 0.0, a, 0.0);
 }
 #endif
@@ -84,8 +113,12 @@ fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
 #endif
 #ifdef SCALES_K16
 fn scale_of(bits: u32, units: vec2<f32>) -> vec4<f32> {
-    let a = units.x * vec2<f32>(signed_byte(bits, 0u), signed_byte(bits, 1u));
+    let a = units.x * LEVEL_PART * vec2<f32>(signed_byte(bits, 0u), signed_byte(bits, 1u));
+#ifdef OFFSET
     let b = a * -f32(OFFSET);
+#else
+    let b = vec2<f32>(0.0);
+#endif
     return vec4<f32>(a.x, b.x, a.y, b.y);
 }
 #endif
@@ -109,16 +142,20 @@ fn scale_bits(row: u32, group: u32) -> u32 {
 #ifdef SCALE_BITS_32
     return section_word(start, group);
 #endif
-#ifdef SCALES_WIDE
-    return section_word(start, group >> 2u);
+#ifdef FLOAT_GROUPS
+    return section_word(start, group / FLOAT_GROUPS);
 #endif
 }
 
-// The super-group: scales shared by 256 weights.
+// The super-group: scales shared by 256 weights, or the factor of the row.
 fn super_units(row: u32, super_group: u32) -> vec2<f32> {
+#ifdef ROW_FACTOR
+    return vec2<f32>(bitcast<f32>(section_word(row + params.supers, 0u)));
+#endif
 #ifdef SUPERS
     return unpack_halves(section_word(row + params.supers, super_group));
-#else
+#endif
+#ifdef NO_UNITS
     return vec2<f32>(1.0);
 #endif
 }
@@ -134,6 +171,9 @@ fn weight_group(row: u32, group: u32) -> Group {
 #endif
 #ifdef CODES_2
     loaded.codes = vec4<u32>(section_pair(row, group), 0u, 0u);
+#endif
+#ifdef CODES_1
+    loaded.codes.x = section_word(row, group);
 #endif
 #ifdef ONE_MORE_AT
     loaded.more.x = section_word(row + params.plane, group);
@@ -175,6 +215,10 @@ fn code_bytes(group: Group, part: u32) -> vec2<u32> {
     let word = select(group.codes.x, group.codes.y, part >= 2u) >> (16u * (part & 1u));
     var bytes = vec2<u32>(spread_pairs(word & 0xffu), spread_pairs((word >> 8u) & 0xffu));
 #endif
+#ifdef CODES_1
+    let ones = group.codes.x >> (8u * part);
+    var bytes = vec2<u32>(spread_bits(ones & 0xfu), spread_bits((ones >> 4u) & 0xfu));
+#endif
 #ifdef ONE_MORE_AT
     let bits = group.more.x >> (8u * part);
     bytes |= vec2<u32>(spread_bits(bits & 0xfu), spread_bits((bits >> 4u) & 0xfu)) << vec2<u32>(ONE_MORE_AT);
@@ -215,6 +259,9 @@ fn other_half(group: Group) -> Group {
 #endif
 #ifdef CODES_2
     other.codes = group.codes.yxzw;
+#endif
+#ifdef CODES_1
+    other.codes.x = (group.codes.x >> 16u) | (group.codes.x << 16u);
 #endif
 #ifdef ONE_MORE_AT
     other.more.x = (group.more.x >> 16u) | (group.more.x << 16u);

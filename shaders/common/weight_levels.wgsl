@@ -1,5 +1,6 @@
 // Levels of the codes of a quantized weight, for codes below 256.
 // LEVEL_TABLE: a table in workgroup memory, for GPUs; every kernel calls fill_levels before its first weight.
+// COMPUTED_LEVELS: without that table, from LEVEL_BYTES, LEVEL_FLOATS or bits.
 #ifdef LEVEL_TABLE
 var<workgroup> level_table: array<f32, 16>;
 
@@ -7,12 +8,7 @@ fn levels(codes: vec4<u32>) -> vec4<f32> {
     return vec4<f32>(level_table[codes.x], level_table[codes.y], level_table[codes.z], level_table[codes.w]);
 }
 #else
-#ifdef LEVELS_IQ4
-fn levels(codes: vec4<u32>) -> vec4<f32> {
-    return computed_levels(codes);
-}
-#else
-#ifdef LEVELS_E2M1
+#ifdef COMPUTED_LEVELS
 fn levels(codes: vec4<u32>) -> vec4<f32> {
     return computed_levels(codes);
 }
@@ -37,17 +33,55 @@ fn levels(codes: vec4<u32>) -> vec4<f32> {
 #endif
 #endif
 #endif
-#endif
 
+// Levels as four signed bytes per word; plan/format/weight.rs lists them.
 #ifdef LEVELS_IQ4
-// -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113, four signed bytes per word.
+const LEVEL_WORDS = vec4<u32>(0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u);
+#endif
+#ifdef LEVELS_SIGN
+const LEVEL_WORDS = vec4<u32>(0x000001ffu, 0x00000000u, 0x00000000u, 0x00000000u);
+#endif
+#ifdef LEVELS_IQ1
+const LEVEL_WORDS = vec4<u32>(0x01fff9f7u, 0x00000907u, 0x00000000u, 0x00000000u);
+#endif
+#ifdef LEVELS_IQ2
+const LEVEL_WORDS = vec4<u32>(0x08f8e7d5u, 0x00002b19u, 0x00000000u, 0x00000000u);
+#endif
+#ifdef LEVELS_IQ3_XXS
+const LEVEL_WORDS = vec4<u32>(0xeeeae6e1u, 0xfefaf6f2u, 0x0e0a0602u, 0x1f1a1612u);
+#endif
+#ifdef LEVELS_IQ3_S
+const LEVEL_WORDS = vec4<u32>(0xf7f5f3f1u, 0xfffdfbf9u, 0x07050301u, 0x0f0d0b09u);
+#endif
+#ifdef LEVEL_BYTES
 fn computed_levels(codes: vec4<u32>) -> vec4<f32> {
     let second = (codes & vec4<u32>(4u)) != vec4<u32>(0u);
-    let low = select(vec4<u32>(0xbfad9881u), vec4<u32>(0xf6eaddcfu), second);
-    let high = select(vec4<u32>(0x26190d01u), vec4<u32>(0x71594535u), second);
+    let low = select(vec4<u32>(LEVEL_WORDS.x), vec4<u32>(LEVEL_WORDS.y), second);
+    let high = select(vec4<u32>(LEVEL_WORDS.z), vec4<u32>(LEVEL_WORDS.w), second);
     let word = select(low, high, codes >= vec4<u32>(8u));
     let place = vec4<u32>(24u) - ((codes & vec4<u32>(3u)) << vec4<u32>(3u));
     return vec4<f32>(bitcast<vec4<i32>>(word << place) >> vec4<u32>(24u));
+}
+#endif
+#ifdef LEVELS_NF4
+var<private> float_levels: array<f32, 16> = array<f32, 16>(
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+);
+#endif
+#ifdef LEVELS_FP4
+var<private> float_levels: array<f32, 16> = array<f32, 16>(
+    0.0, 0.0052083334885537624, 0.6666666865348816, 1.0,
+    0.3333333432674408, 0.5, 0.1666666716337204, 0.25,
+    0.0, -0.0052083334885537624, -0.6666666865348816, -1.0,
+    -0.3333333432674408, -0.5, -0.1666666716337204, -0.25,
+);
+#endif
+#ifdef LEVEL_FLOATS
+fn computed_levels(codes: vec4<u32>) -> vec4<f32> {
+    return vec4<f32>(float_levels[codes.x], float_levels[codes.y], float_levels[codes.z], float_levels[codes.w]);
 }
 #endif
 #ifdef LEVELS_E2M1

@@ -43,6 +43,7 @@ impl<'a> RowWriter<'a> {
                 self.two(8 * group, codes, 0);
                 self.one(plane + 4 * group, codes, 2);
             }
+            Codes::One => self.one(4 * group, codes, 0),
         }
     }
 
@@ -74,6 +75,11 @@ impl<'a> RowWriter<'a> {
     /// Writes the scale bytes of entry `index`; all entries have the same length.
     pub(super) fn scale(&mut self, index: usize, bytes: &[u8]) {
         self.out[self.layout.scales + index * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Writes the factor of the row, if the format has one.
+    pub(super) fn factor(&mut self, factor: f32) {
+        self.out[self.layout.supers..][..4].copy_from_slice(&factor.to_le_bytes());
     }
 
     /// Writes the f16 scales of entry `index`, as many as the format has.

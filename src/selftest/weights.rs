@@ -49,7 +49,7 @@ fn half_scales(format: WeightFormat, columns: usize) -> impl Iterator<Item = usi
     let layout = format.layout(columns);
     let (_, _, scales) = format.parts();
     let (places, each) = match scales {
-        Scales::None | Scales::Exponent | Scales::Wide => (0..0, 2),
+        Scales::None | Scales::Exponent | Scales::Float | Scales::Wide | Scales::E4m3 => (0..0, 2),
         Scales::Half | Scales::HalfMin => (layout.scales..layout.supers, 2),
         Scales::HalfZero => (layout.scales..layout.supers, 4),
         Scales::K32 | Scales::K32Min | Scales::K16 | Scales::K16Min => {
@@ -141,10 +141,17 @@ fn draw(format: WeightFormat, row: usize, values: &[f32], sizes: ScaleSizes) -> 
             own.iter_mut()
                 .for_each(|biased| *biased = base + *biased % 4);
         }
-        Scales::Wide => {
+        Scales::Float | Scales::Wide => {
             for word in own.chunks_exact_mut(4) {
                 word.copy_from_slice(&bits.scale(largest).to_le_bytes());
             }
+        }
+        Scales::E4m3 => {
+            // Without sign or NaN, up to 448.
+            own.iter_mut()
+                .for_each(|byte| *byte = (*byte & 0x7f).min(0x7e));
+            let factor = bits.scale(largest * 448.0).to_le_bytes();
+            bytes[layout.supers..][..4].copy_from_slice(&factor);
         }
         _ => {}
     }
@@ -156,7 +163,12 @@ fn largest_code(format: WeightFormat) -> f32 {
     let (codes, levels, _) = format.parts();
     match (codes, levels) {
         (Codes::Eight, Levels::E4m3) => 448.0,
+        (Codes::Eight, Levels::Unsigned(_)) => 255.0,
         (Codes::Eight, _) | (_, Levels::Iq4) => 127.0,
+        (_, Levels::Iq1) => 1.125,
+        (_, Levels::Iq2) => 5.375,
+        (_, Levels::E2m1) => 6.0,
+        (_, Levels::Nf4 | Levels::Fp4) | (Codes::One, _) => 1.0,
         (Codes::Two, _) => 3.0,
         (Codes::TwoOne, _) => 7.0,
         (Codes::FourTwo, _) => 32.0,

@@ -11,7 +11,11 @@ use std::ops::Range;
 /// function of its own: one function of all of them takes the compiler several times as long.
 macro_rules! for_format {
     ($s:ident, $kernel:expr, $format:expr) => {
-        for_format!($s, $kernel, $format, F32 F16 Bf16 Q8 Q4 Q4Zero Q5 Iq4 Mxfp4 E4m3 Q2K Q3K Q4K Q5K Q6K Iq4K)
+        for_format!(
+            $s, $kernel, $format,
+            F32 F16 Bf16 Q8 Q4 Q4Zero Q5 Iq4 Mxfp4 E4m3 Q2K Q3K Q4K Q5K Q6K Iq4K
+            Q2 Q3 Q6 Q8Min Q2Zero Q3Zero Q8Zero Int8 Mxfp8 Nvfp4 Nf4 Fp4 Iq1 Iq2 Iq3Xxs Iq3S Q1 Ternary
+        )
     };
     ($s:ident, $kernel:expr, $format:expr, $($name:ident)+) => {
         match $format {

@@ -7,7 +7,7 @@
 use super::simd::{LANES, Simd, Words};
 use super::weight::WordLayout;
 use crate::plan::WeightFormat;
-use crate::plan::format::{Codes, GROUP, Levels, Scales};
+use crate::plan::format::{Codes, GROUP, Levels, Scales, WIDE_GROUPS};
 
 /// What is done with the columns of a panel. (A closure would not always be compiled with the kernel that it is in.)
 pub(super) trait Visit<S: Simd> {
@@ -124,30 +124,33 @@ impl<'a, S: Simd, V> Panel<'a, S, V> {
     fn level(&self, format: WeightFormat, eight: usize, i: usize) -> S::F {
         let s = self.group.s;
         let (codes, levels, _) = format.parts();
-        let four = (8 * (i % 4) + 4 * (i / 4)) as u32;
-        let two = (8 * (i / 4) + 2 * (i % 4)) as u32;
+        match (codes, levels) {
+            (Codes::Dense, _) => s.splat(0.0),
+            (Codes::Eight, Levels::E4m3) => e4m3(s, self.group.bytes(eight, i)),
+            (Codes::Eight, Levels::Signed) => s.load_bytes(self.group.bytes(eight, i)),
+            (Codes::Eight, _) => s.to_float(unsigned(s, self.group.bytes(eight, i))),
+            _ => match levels.table() {
+                Some(table) => s.select(self.code(codes, i), &table),
+                None if codes == Codes::Four => s.nibble(self.code(codes, i)),
+                None => s.to_float(self.code(codes, i)),
+            },
+        }
+    }
+
+    /// The code of column `i` of eight; of nibbles alone, with further bits above them.
+    #[inline(always)]
+    fn code(&self, codes: Codes, i: usize) -> S::I {
+        let s = self.group.s;
+        let nibble = s.shr(self.lower, (8 * (i % 4) + 4 * (i / 4)) as u32);
+        let place = (8 * (i / 4) + 2 * (i % 4)) as u32;
+        let pair = and(s, s.shr(self.lower, place), 3);
         match codes {
-            Codes::Dense => s.splat(0.0),
-            Codes::Eight => match levels {
-                Levels::E4m3 => e4m3(s, self.group.bytes(eight, i)),
-                _ => s.load_bytes(self.group.bytes(eight, i)),
-            },
-            Codes::Four => match levels.table() {
-                Some(table) => s.select(s.shr(self.lower, four), &table),
-                None => s.nibble(s.shr(self.lower, four)),
-            },
-            Codes::FourOne => s.to_float(s.or(
-                and(s, s.shr(self.lower, four), 15),
-                self.upper(i as u32, 4, 1),
-            )),
-            Codes::FourTwo => {
-                s.to_float(s.or(and(s, s.shr(self.lower, four), 15), self.upper(two, 4, 3)))
-            }
-            Codes::Two => s.to_float(and(s, s.shr(self.lower, two), 3)),
-            Codes::TwoOne => s.to_float(s.or(
-                and(s, s.shr(self.lower, two), 3),
-                self.upper(i as u32, 2, 1),
-            )),
+            Codes::Dense | Codes::Eight | Codes::Four => nibble,
+            Codes::FourOne => s.or(and(s, nibble, 15), self.upper(i as u32, 4, 1)),
+            Codes::FourTwo => s.or(and(s, nibble, 15), self.upper(place, 4, 3)),
+            Codes::Two => pair,
+            Codes::TwoOne => s.or(pair, self.upper(i as u32, 2, 1)),
+            Codes::One => and(s, s.shr(self.lower, i as u32), 1),
         }
     }
 
@@ -196,7 +199,7 @@ impl<S: Simd, V: Visit<S>> Interleaved<S> for Panel<'_, S, V> {
     #[inline(always)]
     fn load(&mut self, format: WeightFormat, eight: usize) {
         let (group, (codes, _, scales)) = (&self.group, format.parts());
-        let has_halves = matches!(scales, Scales::K16 | Scales::K16Min);
+        let has_halves = matches!(scales, Scales::K16 | Scales::K16Min | Scales::E4m3);
         if eight == 0 || has_halves && eight == GROUP / EIGHT / 2 {
             [self.a, self.b] = group.scale(format, eight / (GROUP / EIGHT / 2));
         }
@@ -206,10 +209,11 @@ impl<S: Simd, V: Visit<S>> Interleaved<S> for Panel<'_, S, V> {
                 self.lower = group.words(4 * group.group + eight);
             }
             Codes::Two | Codes::TwoOne => self.lower = group.twos(0, eight),
+            Codes::One => self.lower = group.ones(0, eight),
         }
         match codes {
-            Codes::Dense | Codes::Eight | Codes::Four | Codes::Two => {}
-            Codes::FourOne | Codes::TwoOne => self.upper = group.ones(eight),
+            Codes::Dense | Codes::Eight | Codes::Four | Codes::Two | Codes::One => {}
+            Codes::FourOne | Codes::TwoOne => self.upper = group.ones(group.layout.plane, eight),
             Codes::FourTwo => self.upper = group.twos(group.layout.plane, eight),
         }
     }
@@ -217,11 +221,10 @@ impl<S: Simd, V: Visit<S>> Interleaved<S> for Panel<'_, S, V> {
     #[inline(always)]
     fn column(&mut self, format: WeightFormat, eight: usize, i: usize) {
         let (s, level) = (self.group.s, self.level(format, eight, i));
-        let value = match format.parts().2 {
-            Scales::None | Scales::Half | Scales::Exponent | Scales::Wide | Scales::K32 => {
-                s.mul(self.a, level)
-            }
-            _ => s.mul_add(self.a, level, self.b),
+        let value = if format.has_offset() {
+            s.mul_add(self.a, level, self.b)
+        } else {
+            s.mul(self.a, level)
         };
         self.visitor.visit(EIGHT * eight + i, value);
     }
@@ -251,13 +254,11 @@ impl<'a, S: Simd> Group<'a, S> {
         &bytemuck::cast_slice(lines)[i]
     }
 
-    /// The bits of the second plane for eight columns, from bit 0 on.
+    /// The bits of eight columns in the plane that begins at line `plane`, from bit 0 on.
     #[inline(always)]
-    fn ones(&self, eight: usize) -> S::I {
-        self.s.shr(
-            self.words(self.layout.plane + self.group),
-            (EIGHT * eight) as u32,
-        )
+    fn ones(&self, plane: usize, eight: usize) -> S::I {
+        self.s
+            .shr(self.words(plane + self.group), (EIGHT * eight) as u32)
     }
 
     /// The two bits for each of eight columns in the plane that begins at line `plane`, from bit 0 on.
@@ -298,18 +299,35 @@ impl<'a, S: Simd> Group<'a, S> {
     #[inline(always)]
     fn scale(&self, format: WeightFormat, part: usize) -> [S::F; 2] {
         let (s, group, line, none) = (self.s, self.group, self.layout.scales, self.s.splat(0.0));
+        let part_of_level = s.splat(1.0 / f32::from(format.parts().1.multiple()));
         match format.parts().2 {
             Scales::None => [s.splat(1.0), none],
-            Scales::Half => [self.half(line, group), none],
+            Scales::Half => {
+                let a = self.half(line, group);
+                [a, self.negative(s.mul(a, s.splat(format.offset())))]
+            }
             Scales::HalfMin => [self.half(line, 2 * group), self.half(line, 2 * group + 1)],
             Scales::HalfZero => {
                 let a = self.half(line, 2 * group);
                 let zero = s.to_float(s.sar(self.words(line + group), 16));
                 [a, self.negative(s.mul(a, zero))]
             }
-            Scales::Exponent => [self.power(line), none],
-            Scales::Wide => [s.float_from_bits(self.words(line + group / 4)), none],
-            Scales::K32 => [s.mul(self.unit(0), self.signed_byte(line, group)), none],
+            Scales::Exponent => [s.mul(self.power(line), part_of_level), none],
+            Scales::Float => [s.float_from_bits(self.words(line + group / 2)), none],
+            Scales::Wide => [
+                s.float_from_bits(self.words(line + group / WIDE_GROUPS)),
+                none,
+            ],
+            Scales::E4m3 => {
+                let byte = e4m3_half(s, self.byte(line, 2 * group + part));
+                let own = s.mul(s.mul(byte, s.splat(256.0)), part_of_level);
+                let of_row = s.float_from_bits(self.words(self.layout.supers));
+                [s.mul(own, of_row), none]
+            }
+            Scales::K32 => {
+                let unit = s.mul(self.unit(0), part_of_level);
+                [s.mul(unit, self.signed_byte(line, group)), none]
+            }
             Scales::K32Min => {
                 let [a, b] = [0, 1].map(|place| {
                     let byte = self.byte(line, 2 * group + place);
@@ -318,8 +336,9 @@ impl<'a, S: Simd> Group<'a, S> {
                 [a, self.negative(b)]
             }
             Scales::K16 => {
-                let a = s.mul(self.unit(0), self.signed_byte(line, 2 * group + part));
-                [a, self.negative(s.mul(a, s.splat(offset(format))))]
+                let unit = s.mul(self.unit(0), part_of_level);
+                let a = s.mul(unit, self.signed_byte(line, 2 * group + part));
+                [a, self.negative(s.mul(a, s.splat(format.offset())))]
             }
             Scales::K16Min => {
                 let both = self.byte(line, 2 * group + part);
@@ -341,20 +360,25 @@ impl<'a, S: Simd> Group<'a, S> {
         self.half(self.layout.supers, 2 * (self.group / 8) + place)
     }
 
-    /// Half of 2^(byte − 127), for the byte of the group; 2^−127, for byte 0, is subnormal.
+    /// 2^(byte − 127), for the byte of the group; 2^−127, for byte 0, is subnormal.
     #[inline(always)]
     fn power(&self, line: usize) -> S::F {
         let s = self.s;
         let power = s.float_from_bits(s.shl(self.byte(line, self.group), 23));
-        let smallest = s.splat(f32::from_bits(1 << 22));
-        s.mul(s.max(power, smallest), s.splat(0.5))
+        s.max(power, s.splat(f32::from_bits(1 << 22)))
     }
+}
+
+/// Unsigned bytes.
+#[inline(always)]
+fn unsigned<S: Simd>(s: S, bytes: &[i8; LANES]) -> S::I {
+    s.load_words(&bytes.map(|byte| u32::from(byte.cast_unsigned())))
 }
 
 /// E4M3: the half that consists of its bits has an exponent that is 8 too small.
 #[inline(always)]
 fn e4m3<S: Simd>(s: S, bytes: &[i8; LANES]) -> S::F {
-    let words = s.load_words(&bytes.map(|byte| u32::from(byte.cast_unsigned())));
+    let words = unsigned(s, bytes);
     let value = s.mul(e4m3_half(s, words), s.splat(256.0));
     // The largest magnitude stands for NaN.
     let magnitude = s.to_float(and(s, words, 0x7f));
@@ -371,13 +395,4 @@ pub(super) fn e4m3_half<S: Simd>(s: S, codes: S::I) -> S::F {
 #[inline(always)]
 fn and<S: Simd>(s: S, words: S::I, mask: u32) -> S::I {
     s.and(words, s.splat_word(mask))
-}
-
-/// What unsigned codes are greater by than what they stand for.
-#[inline(always)]
-fn offset(format: WeightFormat) -> f32 {
-    match format.parts().1 {
-        Levels::Unsigned(offset) => f32::from(offset),
-        _ => 0.0,
-    }
 }

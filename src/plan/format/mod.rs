@@ -10,7 +10,7 @@ pub(crate) use kv::e4m3_half;
 pub use kv::{KvFormat, KvTile};
 #[cfg(test)]
 pub(crate) use weight::decode_e4m3;
-pub(crate) use weight::{Codes, GROUP, Levels, Scales};
+pub(crate) use weight::{Codes, GROUP, Levels, Scales, WIDE_GROUPS};
 pub use weight::{Layout, WeightFormat};
 
 use half::{bf16, f16};

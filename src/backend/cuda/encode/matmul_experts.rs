@@ -204,7 +204,7 @@ pub(super) fn encode(
         && call
             .parts
             .iter()
-            .all(|part| part.format != WeightFormat::F32)
+            .all(|part| part.format.has_narrow_levels())
     {
         call.tiles(recorder)
     } else {

@@ -99,7 +99,7 @@ impl Tile {
             return 0;
         }
         let scales = format.parts().2;
-        let halves = if matches!(scales, Scales::K16 | Scales::K16Min) {
+        let halves = if matches!(scales, Scales::K16 | Scales::K16Min | Scales::E4m3) {
             2
         } else {
             1

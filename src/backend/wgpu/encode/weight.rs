@@ -4,7 +4,7 @@
 use super::super::device::{Class, Profile};
 use super::super::pipelines::Kernel;
 use crate::plan::WeightFormat;
-use crate::plan::format::{Codes, Levels, Scales};
+use crate::plan::format::{Codes, Levels, Scales, WIDE_GROUPS};
 
 /// Bytes of a vector, the unit in which weights are read.
 const VECTOR_BYTES: usize = 16;
@@ -13,7 +13,10 @@ const VECTOR_BYTES: usize = 16;
 pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile) -> Kernel {
     let (codes, levels, scales) = format.parts();
     let has_halves = format == WeightFormat::F16
-        || !matches!(scales, Scales::None | Scales::Exponent | Scales::Wide);
+        || !matches!(
+            scales,
+            Scales::None | Scales::Exponent | Scales::Float | Scales::Wide | Scales::E4m3
+        );
     let kernel = kernel.define_if(has_halves && !profile.half_conversion, "SOFT_HALF");
     if codes == Codes::Dense {
         return kernel.define(match format {
@@ -24,7 +27,7 @@ pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile
     }
     let kernel = for_levels(for_codes(kernel, codes), levels);
     let kernel = for_conversion(kernel, codes, levels, profile);
-    for_scales(kernel, levels, scales).define("GROUPS")
+    for_scales(kernel, format).define("GROUPS")
 }
 
 fn for_codes(kernel: Kernel, codes: Codes) -> Kernel {
@@ -36,17 +39,34 @@ fn for_codes(kernel: Kernel, codes: Codes) -> Kernel {
         Codes::FourTwo => kernel.define("CODES_4").number("TWO_MORE_AT", 4),
         Codes::Two => kernel.define("CODES_2"),
         Codes::TwoOne => kernel.define("CODES_2").number("ONE_MORE_AT", 2),
+        Codes::One => kernel.define("CODES_1"),
     }
 }
 
 fn for_levels(kernel: Kernel, levels: Levels) -> Kernel {
-    match levels {
+    let kernel = match levels {
         Levels::Unsigned(0) => kernel,
         Levels::Unsigned(offset) => kernel.number("OFFSET", offset.into()),
         Levels::Signed => kernel.define("LEVELS_SIGNED").number("OFFSET", 128),
         Levels::Iq4 => kernel.define("LEVELS_IQ4"),
         Levels::E2m1 => kernel.define("LEVELS_E2M1"),
         Levels::E4m3 => kernel.define("LEVELS_E4M3"),
+        Levels::Sign => kernel.define("LEVELS_SIGN"),
+        Levels::Iq1 => kernel.define("LEVELS_IQ1"),
+        Levels::Iq2 => kernel.define("LEVELS_IQ2"),
+        Levels::Iq3Xxs => kernel.define("LEVELS_IQ3_XXS"),
+        Levels::Iq3S => kernel.define("LEVELS_IQ3_S"),
+        Levels::Nf4 => kernel.define("LEVELS_NF4"),
+        Levels::Fp4 => kernel.define("LEVELS_FP4"),
+    };
+    let kernel = match levels {
+        Levels::Nf4 | Levels::Fp4 => kernel.define("LEVEL_FLOATS"),
+        Levels::Unsigned(_) | Levels::Signed | Levels::E2m1 | Levels::E4m3 => kernel,
+        _ => kernel.define("LEVEL_BYTES"),
+    };
+    match levels.multiple() {
+        1 => kernel,
+        multiple => kernel.number("LEVEL_MULTIPLE", multiple.into()),
     }
 }
 
@@ -57,6 +77,7 @@ fn for_conversion(kernel: Kernel, codes: Codes, levels: Levels, profile: &Profil
     kernel
         .define_if(is_gpu, "BYTE_CONVERSION")
         .define_if(is_gpu && levels.table().is_some(), "LEVEL_TABLE")
+        .define_if(!is_gpu && levels.table().is_some(), "COMPUTED_LEVELS")
         .define_if(
             (codes, levels) == (Codes::Four, Levels::Unsigned(0)),
             "PLACED_NIBBLES",
@@ -67,14 +88,16 @@ fn for_conversion(kernel: Kernel, codes: Codes, levels: Levels, profile: &Profil
         )
 }
 
-fn for_scales(kernel: Kernel, levels: Levels, scales: Scales) -> Kernel {
+fn for_scales(kernel: Kernel, format: WeightFormat) -> Kernel {
+    let (_, levels, scales) = format.parts();
     let kernel = kernel.define(match scales {
         Scales::None => "SCALES_NONE",
         Scales::Half => "SCALES_HALF",
         Scales::HalfMin => "SCALES_HALF_MIN",
         Scales::HalfZero => "SCALES_HALF_ZERO",
         Scales::Exponent => "SCALES_EXPONENT",
-        Scales::Wide => "SCALES_WIDE",
+        Scales::Float | Scales::Wide => "SCALES_FLOAT",
+        Scales::E4m3 => "SCALES_E4M3",
         Scales::K32 => "SCALES_K32",
         Scales::K32Min => "SCALES_K32_MIN",
         Scales::K16 => "SCALES_K16",
@@ -82,9 +105,11 @@ fn for_scales(kernel: Kernel, levels: Levels, scales: Scales) -> Kernel {
     });
     // Bits of a group's own scales.
     let kernel = match scales {
-        Scales::None | Scales::Wide => kernel,
+        Scales::None => kernel,
+        Scales::Float => kernel.number("FLOAT_GROUPS", 2),
+        Scales::Wide => kernel.number("FLOAT_GROUPS", WIDE_GROUPS as u32),
         Scales::Exponent | Scales::K32 => kernel.define("SCALE_BITS_8"),
-        Scales::Half | Scales::K32Min | Scales::K16 | Scales::K16Min => {
+        Scales::Half | Scales::E4m3 | Scales::K32Min | Scales::K16 | Scales::K16Min => {
             kernel.define("SCALE_BITS_16")
         }
         Scales::HalfMin | Scales::HalfZero => kernel.define("SCALE_BITS_32"),
@@ -93,14 +118,13 @@ fn for_scales(kernel: Kernel, levels: Levels, scales: Scales) -> Kernel {
         scales,
         Scales::K32 | Scales::K32Min | Scales::K16 | Scales::K16Min
     );
-    let has_offsets = match scales {
-        Scales::HalfMin | Scales::HalfZero | Scales::K32Min | Scales::K16 | Scales::K16Min => true,
-        Scales::Half => levels == Levels::Signed,
-        Scales::None | Scales::Exponent | Scales::Wide | Scales::K32 => false,
-    };
+    // Signed bytes are unsigned ones less 128 here.
+    let has_offsets = format.has_offset() || levels == Levels::Signed;
     kernel
         .define_if(has_supers, "SUPERS")
         .define_if(has_offsets, "OFFSETS")
+        .define_if(scales == Scales::E4m3, "ROW_FACTOR")
+        .define_if(!has_supers && scales != Scales::E4m3, "NO_UNITS")
 }
 
 /// Starts of the sections of a row, in vectors of 16 bytes.
@@ -112,7 +136,7 @@ pub(crate) struct RowParams {
     pub(crate) plane: u32,
     /// Scales of the groups.
     pub(crate) scales: u32,
-    /// Halves shared by 256 weights.
+    /// Halves shared by 256 weights, or the factor of the row.
     pub(crate) supers: u32,
 }
 
