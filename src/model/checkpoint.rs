@@ -57,11 +57,19 @@ impl Model {
             Err(error) => return Err(LoadError::unreadable(&generation, &error)),
         };
         let generation = GenerationDefaults::new(&spec, &generation, generation_json.as_deref())?;
-        let source = prequantized::unpacked(
-            &config,
-            &config_json,
-            Box::new(Safetensors::open(folder, access)?),
-        )?;
+        let source = Box::new(Safetensors::open(folder, access)?);
+        let others = prequantized::OTHER_FILES.map(|name| (label(name), read(name)));
+        let mut configs = vec![(config.as_str(), &config_json[..])];
+        for (label, json) in &others {
+            match json {
+                Ok(json) => configs.push((label, json)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(LoadError::unreadable(label, error)),
+            }
+        }
+        let source = prequantized::unpacked(&configs, source)
+            .now_or_never()
+            .expect("files are read at once")?;
         let spec = untied_if_they_differ(spec, source.as_ref())
             .now_or_never()
             .expect("files are read at once")?;
@@ -87,11 +95,18 @@ impl Model {
         let spec = ModelSpec::from_json(config, &config_json)?;
         let generation_json = read_whole(files.as_ref(), generation, CONFIG_BYTES_MAX).await?;
         let generation = GenerationDefaults::new(&spec, generation, generation_json.as_deref())?;
-        let source = prequantized::unpacked(
-            config,
-            &config_json,
-            Box::new(RemoteTensors::open(files).await?),
-        )?;
+        let mut others = Vec::new();
+        for name in prequantized::OTHER_FILES {
+            others.extend(
+                read_whole(files.as_ref(), name, CONFIG_BYTES_MAX)
+                    .await?
+                    .map(|json| (name, json)),
+            );
+        }
+        let mut configs = vec![(config, &config_json[..])];
+        configs.extend(others.iter().map(|(name, json)| (*name, &json[..])));
+        let source = Box::new(RemoteTensors::open(files).await?);
+        let source = prequantized::unpacked(&configs, source).await?;
         let spec = untied_if_they_differ(spec, source.as_ref()).await?;
         Self::new(spec, generation, source)
     }
@@ -105,11 +120,10 @@ impl Model {
         let spec = ModelSpec::from_json("config.json", config_json)?;
         let generation =
             GenerationDefaults::new(&spec, "generation_config.json", generation_config_json)?;
-        Self::new(
-            spec,
-            generation,
-            prequantized::unpacked("config.json", config_json, source)?,
-        )
+        let source = prequantized::unpacked(&[("config.json", config_json)], source)
+            .now_or_never()
+            .expect("the tensors are in memory")?;
+        Self::new(spec, generation, source)
     }
 
     /// The same model, with its matrices quantized as they are read. Weights that are already quantized stay as they

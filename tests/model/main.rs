@@ -32,6 +32,7 @@ mod packed;
 mod plan;
 mod planted;
 mod projected;
+mod published;
 mod quantized;
 mod remote;
 mod shapes;
@@ -597,7 +598,18 @@ fn ids(value: &Value) -> Vec<u32> {
 }
 
 fn golden_cases(family: &str) -> Vec<Case> {
-    let json = read_json(&golden(family).join("golden.json"));
+    let cases = cases_in(&golden(family));
+    let lengths: Vec<usize> = cases.iter().map(|case| case.prompt.len()).collect();
+    assert!(
+        lengths.starts_with(&[1, 7, 33, 130]),
+        "{family}: the cases the tests are made for"
+    );
+    cases
+}
+
+/// The cases of a folder's golden file.
+fn cases_in(folder: &Path) -> Vec<Case> {
+    let json = read_json(&folder.join("golden.json"));
     let cases = json["cases"]
         .as_array()
         .expect("a list of cases")
@@ -607,13 +619,7 @@ fn golden_cases(family: &str) -> Vec<Case> {
             greedy: ids(&case["greedy"]),
             logits: numbers(&case["logits"]),
         });
-    let cases: Vec<Case> = cases.collect();
-    let lengths: Vec<usize> = cases.iter().map(|case| case.prompt.len()).collect();
-    assert!(
-        lengths.starts_with(&[1, 7, 33, 130]),
-        "{family}: the cases the tests are made for"
-    );
-    cases
+    cases.collect()
 }
 
 /// A backend with a loaded model.

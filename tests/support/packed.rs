@@ -1,4 +1,4 @@
-//! The models of `tests/data`, which the repository holds as `golden.tar.xz` and `gguf.tar.xz`.
+//! The models of `tests/data`, which the repository holds as archives.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -10,8 +10,11 @@ pub(crate) fn model(path: &str) -> PathBuf {
     static GOLDEN: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden"));
     static GGUF: LazyLock<PathBuf> = LazyLock::new(|| unpacked("gguf"));
     static LORA: LazyLock<PathBuf> = LazyLock::new(|| unpacked("lora"));
+    static FORMATS: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-formats"));
     let folder = if path.starts_with("golden-lora") {
         &LORA
+    } else if path.starts_with("golden-formats") {
+        &FORMATS
     } else if path.starts_with("golden") {
         &GOLDEN
     } else {

@@ -68,6 +68,10 @@ impl Metadata {
         self.container.tensors.iter()
     }
 
+    pub(super) fn tensor(&self, name: &str) -> Option<&Entry> {
+        self.container.tensors.get(name)
+    }
+
     pub(super) fn invalid(&self, key: &str, message: impl Into<String>) -> LoadError {
         LoadError::Field {
             file: self.file.clone(),

@@ -7,6 +7,7 @@
 mod blocks;
 mod config;
 mod families;
+mod grids;
 mod metadata;
 mod own_names;
 mod reader;
@@ -25,6 +26,7 @@ use families::Family;
 use futures_util::FutureExt as _;
 use metadata::Metadata;
 use own_names::OwnNames;
+use reader::Entry;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -104,6 +106,8 @@ struct Place {
     columns: usize,
     /// Rows per head, if the file stores them in the order of interleaved rotation.
     interleaved_head: Option<usize>,
+    /// File and offset of an f32 that multiplies all weights, if there is one.
+    factor: Option<(usize, u64)>,
 }
 
 impl Gguf {
@@ -315,6 +319,9 @@ impl GgufTensors {
     fn add(&mut self, file: usize, parts: &[Metadata], family: &Family) -> Result<(), LoadError> {
         let part = &parts[file];
         for (own_name, entry) in part.tensors() {
+            if is_scale(own_name, parts) {
+                continue;
+            }
             let fault = |message: String| part.invalid(&format!("tensor {own_name:?}"), message);
             let name = family.tensor_name(own_name);
             let interleaved_head = family.interleaved_head(own_name, part, &parts[0])?;
@@ -342,6 +349,7 @@ impl GgufTensors {
             }
             self.own_names
                 .add(name.replace("{e}", "0"), own_name.clone());
+            let factor = factor_of(own_name, entry, parts, copies)?;
             let copy_bytes = (entry.bytes.end - entry.bytes.start) / copies;
             for copy in 0..copies {
                 let name = name.replace("{e}", &copy.to_string());
@@ -359,6 +367,7 @@ impl GgufTensors {
                     blocks: entry.blocks,
                     columns,
                     interleaved_head,
+                    factor: factor.map(|(file, first)| (file, first + 4 * copy)),
                 };
                 if self.infos.insert(name.clone(), info).is_some() {
                     return Err(fault("is a duplicate".into()));
@@ -453,6 +462,24 @@ impl GgufTensors {
         self.files.read(label, range).await
     }
 
+    /// What multiplies all weights of a tensor.
+    async fn factor(&self, tensor: &str, place: &Place) -> Result<f32, LoadError> {
+        let Some((file, start)) = place.factor else {
+            return Ok(1.0);
+        };
+        let label = &self.names[file].0;
+        let bytes = self.files.read(label, start..start + 4).await?;
+        let factor = f32::from_le_bytes(*bytes.first_chunk().expect("four bytes were read"));
+        if factor.is_finite() {
+            return Ok(factor);
+        }
+        Err(LoadError::Field {
+            file: label.to_string(),
+            field: format!("the scale of tensor {tensor:?}"),
+            message: format!("is {factor}"),
+        })
+    }
+
     /// Reads rows of a tensor, repacked; `bytes` is their range in the device's format.
     async fn rows(
         &self,
@@ -479,6 +506,7 @@ impl GgufTensors {
                 stored.start * row_bytes..stored.end * row_bytes,
             )
             .await?;
+        let factor = self.factor(tensor, place).await?;
         let (out_bytes, row_bytes) = (out_bytes as usize, row_bytes as usize);
         let mut out = vec![0; (bytes.end - bytes.start) as usize];
         platform::for_each_chunk(&mut out, PIECE_ROWS * out_bytes, |piece, out| {
@@ -490,11 +518,48 @@ impl GgufTensors {
                 let from = (row - stored.start as usize) * row_bytes;
                 place
                     .blocks
-                    .repack(&source[from..][..row_bytes], place.columns, out);
+                    .repack(&source[from..][..row_bytes], place.columns, factor, out);
             }
         });
         Ok(out.into())
     }
+}
+
+/// Whether a tensor is the factor of a matrix in NVFP4, or of the activations that it is multiplied with, which are not
+/// quantized here.
+fn is_scale(own: &str, parts: &[Metadata]) -> bool {
+    let stem = own
+        .strip_suffix(".input_scale")
+        .or_else(|| own.strip_suffix(".scale"));
+    let Some(stem) = stem else { return false };
+    let matrix = format!("{stem}.weight");
+    let mut entries = parts.iter().filter_map(|part| part.tensor(&matrix));
+    entries.any(|entry| entry.blocks == BlockType::Nvfp4)
+}
+
+/// Where the factors of a tensor's `copies` begin, if it has any: a file and an offset.
+fn factor_of(
+    own: &str,
+    entry: &Entry,
+    parts: &[Metadata],
+    copies: u64,
+) -> Result<Option<(usize, u64)>, LoadError> {
+    if entry.blocks != BlockType::Nvfp4 {
+        return Ok(None);
+    }
+    let name = format!("{}.scale", own.strip_suffix(".weight").unwrap_or(own));
+    for (file, part) in parts.iter().enumerate() {
+        let Some(scale) = part.tensor(&name) else {
+            continue;
+        };
+        let count: u64 = scale.shape.iter().product();
+        if scale.blocks != BlockType::F32 || count != copies {
+            let message = format!("is not {copies} × F32, one for each matrix of {own:?}");
+            return Err(part.invalid(&format!("tensor {name:?}"), message));
+        }
+        return Ok(Some((file, scale.bytes.start)));
+    }
+    Ok(None)
 }
 
 /// The file's row for row `row` of a matrix whose heads are stored in pairs: `(i, i + head / 2)` adjacent.

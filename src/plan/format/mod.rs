@@ -8,9 +8,8 @@ mod weight;
 
 pub(crate) use kv::e4m3_half;
 pub use kv::{KvFormat, KvTile};
-#[cfg(test)]
 pub(crate) use weight::decode_e4m3;
-pub(crate) use weight::{Codes, GROUP, Levels, Scales, WIDE_GROUPS};
+pub(crate) use weight::{Codes, FP4_LEVELS, GROUP, Levels, NF4_LEVELS, Scales, WIDE_GROUPS};
 pub use weight::{Layout, WeightFormat};
 
 use half::{bf16, f16};

@@ -1,0 +1,896 @@
+//! The quantized matrices among a checkpoint's tensors, by the names that each method gives to their parts.
+
+use super::config::{Gptq, Method};
+use super::matrix::{
+    BLOCK, Codes, Factor, Groups, Matrix, Number, Numbers, Packing, Part, Places, Scale, Zero,
+    ZeroOrder, ZeroWords,
+};
+use crate::model::error::LoadError;
+use crate::model::source::{Element, TensorInfo, TensorSource};
+use crate::plan::WeightFormat;
+use crate::plan::format::{FP4_LEVELS, GROUP, Levels, NF4_LEVELS};
+use bytes::Bytes;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// Maximum bytes of a tensor that is read while a checkpoint is opened.
+const SMALL_BYTES_MAX: u64 = 64 << 10;
+
+/// A quantized matrix, with the name and shape of the tensor that an ordinary checkpoint has.
+pub(super) struct Found {
+    pub(super) name: String,
+    pub(super) shape: Vec<u64>,
+    pub(super) matrix: Matrix,
+}
+
+/// The tensors of a checkpoint while its matrices are sought.
+#[derive(Clone, Copy)]
+pub(super) struct Tensors<'a> {
+    pub(super) source: &'a dyn TensorSource,
+    pub(super) all: &'a BTreeMap<String, TensorInfo>,
+}
+
+/// A matrix whose parts are being collected.
+struct Parts<'a> {
+    tensors: Tensors<'a>,
+    near: &'a TensorInfo,
+    parts: Vec<Part>,
+}
+
+impl<'a> Tensors<'a> {
+    /// The matrices whose codes are in the tensor `name`; empty if it has none.
+    pub(super) async fn matrices(
+        self,
+        name: &str,
+        method: &Method,
+    ) -> Result<Vec<Found>, LoadError> {
+        let Some((info, (stem, end))) = self.all.get(name).zip(name.rsplit_once('.')) else {
+            return Ok(Vec::new());
+        };
+        let has = |suffix: &str| self.all.contains_key(&format!("{name}{suffix}"));
+        let found = match method {
+            Method::Gptq(settings) if end == "qweight" => self.gptq(stem, info, settings)?,
+            Method::Awq { group, by_rows } if end == "qweight" => {
+                self.awq(stem, info, *group, *by_rows)?
+            }
+            Method::Scaled if end == "weight_packed" => self.packed(stem, info).await?,
+            Method::Scaled if end == "weight" && (has("_scale") || has("_scale_inv")) => {
+                self.scaled(name, info)?
+            }
+            Method::Scaled if is_stored(info, "F8_E4M3") && !end.starts_with("weight_") => {
+                self.scaled(name, info)?
+            }
+            Method::Bitsandbytes if has(".absmax") => self.four_bits(name, info).await?,
+            Method::Bitsandbytes
+                if end == "weight" && self.all.contains_key(&format!("{stem}.SCB")) =>
+            {
+                self.eight_bits(stem, info)?
+            }
+            Method::Mlx(modules, default)
+                if end == "weight" && self.all.contains_key(&format!("{stem}.scales")) =>
+            {
+                let own = modules.iter().find(|(module, _)| module == stem);
+                let group = own.map_or(*default, |(_, group)| *group);
+                return self.mlx(stem, info, group);
+            }
+            Method::Mxfp4 => match name.strip_suffix("_blocks") {
+                Some(stem) => self.mxfp4(stem, info)?,
+                None => return Ok(Vec::new()),
+            },
+            _ => return Ok(Vec::new()),
+        };
+        Ok(vec![found])
+    }
+
+    fn collect(self, near: &'a TensorInfo) -> Parts<'a> {
+        Parts {
+            tensors: self,
+            near,
+            parts: Vec::new(),
+        }
+    }
+
+    fn gptq(self, stem: &str, info: &'a TensorInfo, settings: &Gptq) -> Result<Found, LoadError> {
+        let name = |part: &str| format!("{stem}.{part}");
+        let widths = settings.widths_of(stem);
+        let [words, rows] = sizes(&name("qweight"), info)?;
+        let listed = self
+            .all
+            .get(&name("g_idx"))
+            .map(|info| info.shape.as_slice());
+        let columns = match listed {
+            Some([columns]) => *columns as usize,
+            _ => 32 * words / widths.bits.max(1),
+        };
+        let bits = 32 * words / columns.max(1);
+        if bits != widths.bits || (columns * bits).div_ceil(32) != words {
+            let message = format!(
+                "has {words} words for {columns} columns, which is not {} bits",
+                widths.bits
+            );
+            return Err(invalid(info, &name("qweight"), message));
+        }
+        let group = widths.group.min(columns);
+        let groups = columns.div_ceil(group);
+        let mut parts = self.collect(info);
+        parts.add(&name("qweight"), &[words, rows], &["I32", "U32"])?;
+        let scales = parts.numbers(&name("scales"), &[groups, rows])?;
+        let zero_words = (rows * bits).div_ceil(32);
+        let zeros = parts.add(&name("qzeros"), &[groups, zero_words], &["I32", "U32"])?;
+        let groups = if settings.act_order {
+            Groups::Listed(parts.add(&name("g_idx"), &[columns], &["I32"])?)
+        } else {
+            Groups::Of(group)
+        };
+        let zero = ZeroWords {
+            part: zeros,
+            bits,
+            order: ZeroOrder::RowsOfGroup(zero_words),
+            offset: settings.zero_offset,
+        };
+        let matrix = parts.integers(
+            [rows, columns],
+            (Packing::Columns, bits),
+            groups,
+            (scales, Places::Rows),
+            Zero::Words(zero),
+        );
+        Ok(found(name("weight"), matrix))
+    }
+
+    fn awq(
+        self,
+        stem: &str,
+        info: &'a TensorInfo,
+        group: usize,
+        by_rows: bool,
+    ) -> Result<Found, LoadError> {
+        let name = |part: &str| format!("{stem}.{part}");
+        let shape @ [first, second] = sizes(&name("qweight"), info)?;
+        let [rows, columns] = if by_rows {
+            [first, 8 * second]
+        } else {
+            [8 * second, first]
+        };
+        let group = group.min(columns);
+        let groups = columns.div_ceil(group);
+        let mut parts = self.collect(info);
+        parts.add(&name("qweight"), &shape, &["I32", "U32"])?;
+        // By rows, groups are padded to whole words, and of short ones to several.
+        let words = match group {
+            32 => groups.div_ceil(8).next_multiple_of(4),
+            64 => groups.div_ceil(8).next_multiple_of(2),
+            _ => groups.div_ceil(8),
+        };
+        let (scale_shape, zero_shape, places, order) = if by_rows {
+            let places = Places::Groups(8 * words);
+            let order = ZeroOrder::GroupsOfRow(words);
+            ([rows, 8 * words], [rows, words], places, order)
+        } else {
+            let order = ZeroOrder::Outputs(rows / 8);
+            ([groups, rows], [groups, rows / 8], Places::Rows, order)
+        };
+        let scales = parts.numbers(&name("scales"), &scale_shape)?;
+        let zero = if self.all.contains_key(&name("qzeros")) {
+            Zero::Words(ZeroWords {
+                part: parts.add(&name("qzeros"), &zero_shape, &["I32", "U32"])?,
+                bits: 4,
+                order,
+                offset: 0,
+            })
+        } else {
+            Zero::Fixed(8)
+        };
+        let packing = if by_rows {
+            Packing::Rows {
+                row_bytes: columns / 2,
+            }
+        } else {
+            Packing::Outputs
+        };
+        let matrix = parts.integers(
+            [rows, columns],
+            (packing, 4),
+            Groups::Of(group),
+            (scales, places),
+            zero,
+        );
+        Ok(found(name("weight"), matrix))
+    }
+
+    /// `weight_packed`: integers in words, or E2M1 in bytes.
+    async fn packed(self, stem: &str, info: &'a TensorInfo) -> Result<Found, LoadError> {
+        let name = |part: &str| format!("{stem}.{part}");
+        let own = name("weight_packed");
+        if is_stored(info, "U8") {
+            return self.float4(stem, &own, info);
+        }
+        let [rows, words] = sizes(&own, info)?;
+        let mut parts = self.collect(info);
+        parts.add(&own, &[rows, words], &["I32", "U32"])?;
+        let columns = self
+            .packed_columns(&name("weight_shape"), info, rows)
+            .await?;
+        let bits = 32 * words / columns;
+        if !(1..=8).contains(&bits) || (columns * bits).div_ceil(32) != words {
+            let message =
+                format!("has {words} words for {columns} columns, which is 1 to 8 bits of none");
+            return Err(invalid(info, &own, message));
+        }
+        let (scales, groups) = parts.scales_of_rows(&name("weight_scale"), rows)?;
+        let group = columns.div_ceil(groups);
+        let zero = if self.all.contains_key(&name("weight_zero_point")) {
+            let shape = [(rows * bits).div_ceil(32), groups];
+            let part = parts.add(&name("weight_zero_point"), &shape, &["I32", "U32"])?;
+            Zero::Words(ZeroWords {
+                part,
+                bits,
+                order: ZeroOrder::RowsApart(groups),
+                offset: 0,
+            })
+        } else {
+            Zero::Fixed(1 << (bits - 1))
+        };
+        let groups_of = match self.all.contains_key(&name("weight_g_idx")) {
+            true => Groups::Listed(parts.add(&name("weight_g_idx"), &[columns], &["I32"])?),
+            false => Groups::Of(group),
+        };
+        let packing = Packing::Rows {
+            row_bytes: 4 * words,
+        };
+        let places = (scales, Places::Groups(groups));
+        let matrix = parts.integers([rows, columns], (packing, bits), groups_of, places, zero);
+        Ok(found(name("weight"), matrix))
+    }
+
+    /// The columns that `weight_shape` says.
+    async fn packed_columns(
+        self,
+        name: &str,
+        near: &TensorInfo,
+        rows: usize,
+    ) -> Result<usize, LoadError> {
+        let info = self.part(name, near)?;
+        let bytes = self.small(name, info).await?;
+        let numbers: Vec<u64> = if is_stored(info, "I64") {
+            let chunks = bytes.as_chunks::<8>().0.iter();
+            chunks.map(|bytes| u64::from_le_bytes(*bytes)).collect()
+        } else {
+            let chunks = bytes.as_chunks::<4>().0.iter();
+            chunks
+                .map(|bytes| u32::from_le_bytes(*bytes).into())
+                .collect()
+        };
+        match numbers[..] {
+            [found, columns @ 1..0x1000_0000] if found == rows as u64 => Ok(columns as usize),
+            _ => Err(invalid(
+                info,
+                name,
+                format!("is {numbers:?}, not {rows} and a number of columns"),
+            )),
+        }
+    }
+
+    /// `weight` with scales beside it: bytes, E4M3, or two E2M1 a byte.
+    fn scaled(self, name: &str, info: &'a TensorInfo) -> Result<Found, LoadError> {
+        let stem = name.strip_suffix(".weight").unwrap_or(name);
+        if self.all.contains_key(&format!("{stem}.svdquant_lora_a")) {
+            return Err(invalid(
+                info,
+                name,
+                "has an SVDQuant branch, which is not supported".into(),
+            ));
+        }
+        if is_stored(info, "U8") {
+            return self.float4(stem, name, info);
+        }
+        let shape @ [rows, columns] = sizes(name, info)?;
+        let mut parts = self.collect(info);
+        let levels = if is_stored(info, "I8") {
+            Levels::Signed
+        } else {
+            Levels::E4m3
+        };
+        parts.add(name, &shape, &["F8_E4M3", "I8"])?;
+        let suffix = if self.all.contains_key(&format!("{name}_scale_inv")) {
+            "_scale_inv"
+        } else {
+            "_scale"
+        };
+        let (numbers, places, group) = parts.scale_of(&format!("{name}{suffix}"), shape)?;
+        let zero_name = format!("{stem}.weight_zero_point");
+        let zero = match self.all.get(&zero_name) {
+            Some(info) if levels == Levels::Signed => {
+                let shape: Vec<usize> = info.shape.iter().map(|size| *size as usize).collect();
+                let part = parts.add(&zero_name, &shape, &["I8"])?;
+                let number = Number::I8;
+                Zero::Numbers(Numbers { part, number }, 128)
+            }
+            _ => Zero::None,
+        };
+        // With zero points, signed bytes count as unsigned.
+        let is_asymmetric = !matches!(zero, Zero::None);
+        let column_factors = parts.optional_numbers(&format!("{stem}.pre_quant_scale"), columns)?;
+        let matrix = Matrix {
+            codes: Codes {
+                packing: Packing::Rows { row_bytes: columns },
+                bits: 8,
+                inverted: if is_asymmetric { 0x80 } else { 0 },
+            },
+            levels: if is_asymmetric {
+                Levels::Unsigned(0)
+            } else {
+                levels
+            },
+            groups: Groups::Of(group),
+            scale: Scale {
+                numbers,
+                places,
+                factor: Factor::None,
+            },
+            zero,
+            column_factors,
+            ..parts.matrix(rows, columns)
+        };
+        Ok(found(name.into(), matrix))
+    }
+
+    /// E2M1 in bytes, the even columns in the low nibbles: MXFP4 or NVFP4 by the type of the scales.
+    fn float4(self, stem: &str, own: &str, info: &'a TensorInfo) -> Result<Found, LoadError> {
+        let name = |part: &str| format!("{stem}.{part}");
+        let shape @ [rows, bytes] = sizes(own, info)?;
+        let columns = 2 * bytes;
+        let mut parts = self.collect(info);
+        parts.add(own, &shape, &["U8"])?;
+        let (numbers, groups) = parts.scales_of_rows(&name("weight_scale"), rows)?;
+        let group = columns / groups;
+        let expected = match numbers.number {
+            Number::E8m0 => GROUP,
+            Number::E4m3 => GROUP / 2,
+            _ => 0,
+        };
+        if group != expected || columns % group.max(1) != 0 {
+            let message = format!(
+                "has {groups} scales for {columns} columns: only E2M1 with U8 scales per 32 or F8_E4M3 per 16 is read"
+            );
+            return Err(invalid(info, own, message));
+        }
+        let factor = if self.all.contains_key(&name("weight_scale_2")) {
+            Factor::Times(parts.one_number(&name("weight_scale_2"))?)
+        } else if self.all.contains_key(&name("weight_global_scale")) {
+            Factor::Over(parts.one_number(&name("weight_global_scale"))?)
+        } else {
+            Factor::None
+        };
+        let column_factors = parts.optional_numbers(&name("pre_quant_scale"), columns)?;
+        let packing = Packing::Rows { row_bytes: bytes };
+        let places = Places::Groups(groups);
+        let mut matrix = parts.floats([rows, columns], packing, group, (numbers, places), factor);
+        matrix.column_factors = column_factors;
+        Ok(found(name("weight"), matrix))
+    }
+
+    /// gpt-oss's experts: `stem_blocks` and `stem_scales`.
+    fn mxfp4(self, stem: &str, info: &'a TensorInfo) -> Result<Found, LoadError> {
+        let own = format!("{stem}_blocks");
+        let [experts, rows, groups, bytes] = sizes(&own, info)?;
+        let mut parts = self.collect(info);
+        parts.add(&own, &[experts, rows, groups, GROUP / 2], &["U8"])?;
+        let part = parts.add(&format!("{stem}_scales"), &[experts, rows, groups], &["U8"])?;
+        let numbers = Numbers {
+            part,
+            number: Number::E8m0,
+        };
+        let packing = Packing::Rows {
+            row_bytes: groups * bytes,
+        };
+        let columns = groups * GROUP;
+        let places = Places::Groups(groups);
+        let size = [experts * rows, columns];
+        let matrix = parts.floats(size, packing, GROUP, (numbers, places), Factor::None);
+        Ok(Found {
+            shape: [experts, rows, columns].map(|size| size as u64).into(),
+            ..found(stem.into(), matrix)
+        })
+    }
+
+    /// bitsandbytes' 4 bits: blocks of the flattened matrix, whose shape is a JSON text in a tensor.
+    async fn four_bits(self, name: &str, info: &'a TensorInfo) -> Result<Found, LoadError> {
+        let kinds = [
+            ("nf4", Levels::Nf4, NF4_LEVELS),
+            ("fp4", Levels::Fp4, FP4_LEVELS),
+        ];
+        let state = |kind: &str| format!("{name}.quant_state.bitsandbytes__{kind}");
+        let kind = kinds
+            .iter()
+            .find(|(kind, ..)| self.all.contains_key(&state(kind)));
+        let Some((kind, levels, table)) = kind else {
+            return Err(self.missing(&state("nf4"), info));
+        };
+        let state = State::read(self, &state(kind), info).await?;
+        let [rows, columns] = state.shape;
+        let map = format!("{name}.quant_map");
+        let found_map = self.small(&map, self.part(&map, info)?).await?;
+        let levels_of_file = found_map.as_chunks::<4>().0.iter().copied();
+        let is_same = levels_of_file.map(f32::from_le_bytes).eq(*table);
+        if !is_same {
+            return Err(invalid(info, &map, format!("is not the table of {kind}")));
+        }
+        let mut parts = self.collect(info);
+        let shape: Vec<usize> = info.shape.iter().map(|size| *size as usize).collect();
+        let stored: u64 = info.shape.iter().product::<u64>() * element_bytes(info).unwrap_or(0);
+        if stored != (rows * columns).div_ceil(2) as u64 {
+            let message = format!("has {stored} bytes, not half of {rows} × {columns}");
+            return Err(invalid(info, name, message));
+        }
+        parts.add(name, &shape, &["U8", "BF16", "F16", "F32"])?;
+        let blocks = (rows * columns).div_ceil(state.block);
+        let absmax = format!("{name}.absmax");
+        let (numbers, factor) = match state.nested {
+            None => (parts.numbers(&absmax, &[blocks])?, Factor::None),
+            Some((block, offset)) => {
+                let part = parts.add(&absmax, &[blocks], &["U8"])?;
+                let number = Number::U8;
+                let table = parts.numbers(&format!("{name}.nested_quant_map"), &[256])?;
+                let count = [blocks.div_ceil(block)];
+                let scales = parts.numbers(&format!("{name}.nested_absmax"), &count)?;
+                let nested = Factor::Nested {
+                    table,
+                    scales,
+                    block,
+                    offset,
+                };
+                (Numbers { part, number }, nested)
+            }
+        };
+        let matrix = Matrix {
+            codes: Codes {
+                packing: Packing::Flat,
+                bits: 4,
+                inverted: 0,
+            },
+            levels: *levels,
+            groups: Groups::Of(state.block),
+            scale: Scale {
+                numbers,
+                places: Places::Flat(state.block),
+                factor,
+            },
+            ..parts.matrix(rows, columns)
+        };
+        Ok(found(name.into(), matrix))
+    }
+
+    /// bitsandbytes' 8 bits: signed bytes, with the largest magnitude of each row.
+    fn eight_bits(self, stem: &str, info: &'a TensorInfo) -> Result<Found, LoadError> {
+        let name = format!("{stem}.weight");
+        let shape @ [rows, columns] = sizes(&name, info)?;
+        let mut parts = self.collect(info);
+        parts.add(&name, &shape, &["I8"])?;
+        let numbers = parts.numbers(&format!("{stem}.SCB"), &[rows])?;
+        let matrix = Matrix {
+            codes: Codes {
+                packing: Packing::Rows { row_bytes: columns },
+                bits: 8,
+                inverted: 0,
+            },
+            levels: Levels::Signed,
+            groups: Groups::Of(columns),
+            scale: Scale {
+                numbers,
+                places: Places::Row,
+                factor: Factor::OverConstant(127.0),
+            },
+            ..parts.matrix(rows, columns)
+        };
+        Ok(found(name, matrix))
+    }
+
+    /// MLX: streams of codes in words. Experts are stacked, and become one matrix each.
+    fn mlx(self, stem: &str, info: &'a TensorInfo, group: usize) -> Result<Vec<Found>, LoadError> {
+        let own = format!("{stem}.weight");
+        let stacked = stem.rsplit_once(".switch_mlp.");
+        let Some((module, projection)) = stacked else {
+            let [rows, words] = sizes(&own, info)?;
+            let matrix = self.mlx_matrix(stem, info, group, ([rows, words], None))?;
+            return Ok(vec![found(own, matrix)]);
+        };
+        let [experts, rows, words] = sizes(&own, info)?;
+        (0..experts)
+            .map(|expert| {
+                let place = Some((expert, experts));
+                let matrix = self.mlx_matrix(stem, info, group, ([rows, words], place))?;
+                let name = format!("{module}.experts.{expert}.{projection}.weight");
+                Ok(found(name, matrix))
+            })
+            .collect()
+    }
+
+    /// One matrix, or the expert with this number of so many.
+    fn mlx_matrix(
+        self,
+        stem: &str,
+        info: &'a TensorInfo,
+        group: usize,
+        ([rows, words], expert): ([usize; 2], Option<(usize, usize)>),
+    ) -> Result<Matrix, LoadError> {
+        let own = format!("{stem}.weight");
+        let scales = format!("{stem}.scales");
+        let scale_info = self.part(&scales, info)?;
+        let groups = scale_info.shape.last().map_or(0, |size| *size as usize);
+        let columns = groups * group;
+        let bits = 32 * words / columns.max(1);
+        let fits = (1..=8).contains(&bits) && bits != 7 && (columns * bits).div_ceil(32) == words;
+        if !fits {
+            let message = format!(
+                "has {words} words and {groups} scales a row, which is no group of {group}"
+            );
+            return Err(invalid(info, &own, message));
+        }
+        let mut parts = self.collect(info);
+        let shape = |sizes: [usize; 2]| match expert {
+            Some((_, experts)) => vec![experts, sizes[0], sizes[1]],
+            None => sizes.to_vec(),
+        };
+        parts.add(&own, &shape([rows, words]), &["U32", "I32"])?;
+        let packing = Packing::Rows {
+            row_bytes: 4 * words,
+        };
+        let places = Places::Groups(groups);
+        let mut matrix = if is_stored(scale_info, "U8") {
+            let number = if group == GROUP / 2 {
+                Number::E4m3
+            } else {
+                Number::E8m0
+            };
+            let part = parts.add(&scales, &shape([rows, groups]), &["U8"])?;
+            let numbers = Numbers { part, number };
+            let mut matrix = parts.floats(
+                [rows, columns],
+                packing,
+                group,
+                (numbers, places),
+                Factor::None,
+            );
+            matrix.codes.bits = bits;
+            if bits == 8 {
+                matrix.levels = Levels::E4m3;
+            }
+            matrix.format = matrix.device_format();
+            matrix
+        } else {
+            let numbers = parts.numbers(&scales, &shape([rows, groups]))?;
+            let minima = parts.numbers(&format!("{stem}.biases"), &shape([rows, groups]))?;
+            parts.integers(
+                [rows, columns],
+                (packing, bits),
+                Groups::Of(group),
+                (numbers, places),
+                Zero::Minimum(minima),
+            )
+        };
+        if let Some((expert, experts)) = expert {
+            for part in &mut matrix.parts {
+                let each = (part.bytes.end - part.bytes.start) / experts as u64;
+                part.bytes = expert as u64 * each..(expert as u64 + 1) * each;
+            }
+        }
+        Ok(matrix)
+    }
+
+    fn missing(self, name: &str, near: &TensorInfo) -> LoadError {
+        LoadError::TensorMissing {
+            file: near.file.to_string(),
+            tensor: name.into(),
+        }
+    }
+
+    fn part(self, name: &str, near: &TensorInfo) -> Result<&'a TensorInfo, LoadError> {
+        self.all.get(name).ok_or_else(|| self.missing(name, near))
+    }
+
+    /// All bytes of a small tensor.
+    async fn small(self, name: &str, info: &TensorInfo) -> Result<Bytes, LoadError> {
+        match tensor_bytes(info) {
+            Some(bytes @ 0..=SMALL_BYTES_MAX) => self.source.read(name, 0..bytes).await,
+            _ => Err(invalid(
+                info,
+                name,
+                format!("has the shape {:?}", info.shape),
+            )),
+        }
+    }
+}
+
+impl Parts<'_> {
+    /// Adds a tensor, which must have this shape and one of these types.
+    fn add(&mut self, name: &str, shape: &[usize], elements: &[&str]) -> Result<usize, LoadError> {
+        let info = self.tensors.part(name, self.near)?;
+        let expected: Vec<u64> = shape.iter().map(|size| *size as u64).collect();
+        if info.shape != expected {
+            return Err(LoadError::TensorShape {
+                file: info.file.to_string(),
+                tensor: name.into(),
+                found: info.shape.clone(),
+                expected,
+            });
+        }
+        let stored = stored_as(info);
+        if !elements.contains(&stored.as_str()) {
+            let message = format!("is stored as {stored}, not {}", elements.join(" or "));
+            return Err(invalid(info, name, message));
+        }
+        let bytes = 0..tensor_bytes(info).unwrap_or(0);
+        self.parts.push(Part {
+            name: name.into(),
+            bytes,
+        });
+        Ok(self.parts.len() - 1)
+    }
+
+    /// Adds a tensor of floats.
+    fn numbers(&mut self, name: &str, shape: &[usize]) -> Result<Numbers, LoadError> {
+        let part = self.add(name, shape, &["F32", "F16", "BF16"])?;
+        let info = self.tensors.part(name, self.near)?;
+        let number = number_of(info).unwrap_or(Number::F32);
+        Ok(Numbers { part, number })
+    }
+
+    fn optional_numbers(&mut self, name: &str, count: usize) -> Result<Option<Numbers>, LoadError> {
+        match self.tensors.all.contains_key(name) {
+            true => self.numbers(name, &[count]).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    fn one_number(&mut self, name: &str) -> Result<Numbers, LoadError> {
+        let info = self.tensors.part(name, self.near)?;
+        let shape: &[usize] = if info.shape.is_empty() { &[] } else { &[1] };
+        self.numbers(name, shape)
+    }
+
+    /// Adds scales in rows, and returns how many each row has.
+    fn scales_of_rows(&mut self, name: &str, rows: usize) -> Result<(Numbers, usize), LoadError> {
+        let info = self.tensors.part(name, self.near)?;
+        let [found, groups] = sizes(name, info)?;
+        let Some(number) = number_of(info).filter(|_| found == rows) else {
+            let message = format!(
+                "is {found} × {groups} of {}, not {rows} rows of scales",
+                stored_as(info)
+            );
+            return Err(invalid(info, name, message));
+        };
+        let part = self.add(name, &[rows, groups], &[&stored_as(info)])?;
+        Ok((Numbers { part, number }, groups))
+    }
+
+    /// Adds the scales of a matrix: one, one a row, one per block of 128 × 128, or exponents per 32 columns. Returns the
+    /// columns that share one too.
+    fn scale_of(
+        &mut self,
+        name: &str,
+        [rows, columns]: [usize; 2],
+    ) -> Result<(Numbers, Places, usize), LoadError> {
+        let info = self.tensors.part(name, self.near)?;
+        let shape: Vec<usize> = info.shape.iter().map(|size| *size as usize).collect();
+        let blocks = [rows.div_ceil(BLOCK), columns.div_ceil(BLOCK)];
+        let number = number_of(info);
+        let (places, group) = match (&shape[..], number) {
+            ([found, groups], Some(Number::E8m0))
+                if *found == rows && groups * GROUP == columns =>
+            {
+                (Places::Groups(*groups), GROUP)
+            }
+            ([] | [1] | [1, 1], Some(_)) if rows > 1 => (Places::One, columns),
+            ([count] | [count, 1], Some(_)) if *count == rows => (Places::Row, columns),
+            (shape, Some(_)) if *shape == blocks => (Places::Blocks(blocks[1]), BLOCK),
+            ([found, groups], Some(_)) if *found == rows && columns % groups.max(&1) == 0 => {
+                (Places::Groups(*groups), columns / groups)
+            }
+            (shape, _) => {
+                let message = format!(
+                    "has shape {shape:?} of {}, not one scale per tensor, row, group or block of {rows} × {columns}",
+                    stored_as(info)
+                );
+                return Err(invalid(info, name, message));
+            }
+        };
+        let part = self.add(name, &shape, &[&stored_as(info)])?;
+        let number = number.unwrap_or(Number::F32);
+        Ok((Numbers { part, number }, places, group))
+    }
+
+    /// A matrix without scales or zero points yet.
+    fn matrix(self, rows: usize, columns: usize) -> Matrix {
+        Matrix {
+            parts: self.parts,
+            rows,
+            columns,
+            codes: Codes {
+                packing: Packing::Columns,
+                bits: 0,
+                inverted: 0,
+            },
+            levels: Levels::Unsigned(0),
+            groups: Groups::Of(columns),
+            scale: Scale {
+                numbers: Numbers {
+                    part: 0,
+                    number: Number::F32,
+                },
+                places: Places::One,
+                factor: Factor::None,
+            },
+            zero: Zero::None,
+            column_factors: None,
+            format: WeightFormat::F32,
+        }
+    }
+
+    fn integers(
+        self,
+        [rows, columns]: [usize; 2],
+        (packing, bits): (Packing, usize),
+        groups: Groups,
+        (numbers, places): (Numbers, Places),
+        zero: Zero,
+    ) -> Matrix {
+        Matrix {
+            codes: Codes {
+                packing,
+                bits,
+                inverted: 0,
+            },
+            groups,
+            scale: Scale {
+                numbers,
+                places,
+                factor: Factor::None,
+            },
+            zero,
+            ..self.matrix(rows, columns)
+        }
+    }
+
+    /// E2M1.
+    fn floats(
+        self,
+        [rows, columns]: [usize; 2],
+        packing: Packing,
+        group: usize,
+        (numbers, places): (Numbers, Places),
+        factor: Factor,
+    ) -> Matrix {
+        Matrix {
+            codes: Codes {
+                packing,
+                bits: 4,
+                inverted: 0,
+            },
+            levels: Levels::E2m1,
+            groups: Groups::Of(group),
+            scale: Scale {
+                numbers,
+                places,
+                factor,
+            },
+            ..self.matrix(rows, columns)
+        }
+    }
+}
+
+/// What the JSON text beside a matrix of bitsandbytes says.
+struct State {
+    block: usize,
+    shape: [usize; 2],
+    /// Codes of scales that share a scale, and what is added to them.
+    nested: Option<(usize, f32)>,
+}
+
+impl State {
+    async fn read(tensors: Tensors<'_>, name: &str, near: &TensorInfo) -> Result<Self, LoadError> {
+        #[derive(Deserialize)]
+        struct Stored {
+            blocksize: u32,
+            shape: Vec<u32>,
+            nested_blocksize: Option<u32>,
+            nested_offset: Option<f32>,
+        }
+        let info = tensors.part(name, near)?;
+        let bytes = tensors.small(name, info).await?;
+        let stored: Stored = serde_json::from_slice(&bytes)
+            .map_err(|error| invalid(info, name, format!("is not its JSON: {error}")))?;
+        let shape: Vec<usize> = stored.shape.iter().map(|size| *size as usize).collect();
+        let is_size = |size: &usize| (1..1 << 28).contains(size);
+        let (Ok(shape), true) = (<[usize; 2]>::try_from(shape), stored.blocksize > 0) else {
+            return Err(invalid(
+                info,
+                name,
+                "has no shape of two sizes or no block size".into(),
+            ));
+        };
+        if !shape.iter().all(is_size) {
+            return Err(invalid(info, name, format!("has the shape {shape:?}")));
+        }
+        let nested = match (stored.nested_blocksize, stored.nested_offset) {
+            (Some(block @ 1..), offset) => Some((block as usize, offset.unwrap_or(0.0))),
+            (Some(0), _) => return Err(invalid(info, name, "has nested blocks of nothing".into())),
+            (None, _) => None,
+        };
+        Ok(Self {
+            block: stored.blocksize as usize,
+            shape,
+            nested,
+        })
+    }
+}
+
+fn found(name: String, mut matrix: Matrix) -> Found {
+    matrix.format = matrix.device_format();
+    Found {
+        name,
+        shape: vec![matrix.rows as u64, matrix.columns as u64],
+        matrix,
+    }
+}
+
+/// The sizes of a tensor, which must be this many.
+fn sizes<const N: usize>(name: &str, info: &TensorInfo) -> Result<[usize; N], LoadError> {
+    let sizes = info.shape.iter().map(|size| *size as usize);
+    let sizes: Vec<usize> = sizes.filter(|size| (1..1 << 28).contains(size)).collect();
+    <[usize; N]>::try_from(sizes).map_err(|_| {
+        let message = format!("has shape {:?}, not {N} sizes", info.shape);
+        invalid(info, name, message)
+    })
+}
+
+fn tensor_bytes(info: &TensorInfo) -> Option<u64> {
+    let elements = info
+        .shape
+        .iter()
+        .try_fold(1u64, |all, size| all.checked_mul(*size));
+    elements?.checked_mul(element_bytes(info)?)
+}
+
+fn element_bytes(info: &TensorInfo) -> Option<u64> {
+    Some(match &info.element {
+        Element::Float(format) => u64::from(format.element_bytes()?),
+        Element::Other(name) => match name.as_str() {
+            "I32" | "U32" => 4,
+            "U8" | "I8" | "F8_E4M3" | "F8_E8M0" => 1,
+            "I64" => 8,
+            _ => return None,
+        },
+    })
+}
+
+/// The name of a tensor's type in its file.
+fn stored_as(info: &TensorInfo) -> String {
+    match &info.element {
+        Element::Float(format) => format.to_string().to_uppercase(),
+        Element::Other(name) => name.clone(),
+    }
+}
+
+fn number_of(info: &TensorInfo) -> Option<Number> {
+    Some(match stored_as(info).as_str() {
+        "F32" => Number::F32,
+        "F16" => Number::F16,
+        "BF16" => Number::Bf16,
+        "U8" | "F8_E8M0" => Number::E8m0,
+        "F8_E4M3" => Number::E4m3,
+        _ => return None,
+    })
+}
+
+pub(super) fn is_stored(info: &TensorInfo, name: &str) -> bool {
+    info.element == Element::Other(name.into())
+}
+
+pub(super) fn invalid(info: &TensorInfo, name: &str, message: String) -> LoadError {
+    LoadError::Field {
+        file: info.file.to_string(),
+        field: format!("tensor {name:?}"),
+        message,
+    }
+}
