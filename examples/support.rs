@@ -16,7 +16,7 @@ struct Table {
     columns: &'static [(&'static str, &'static str)],
 }
 
-const TABLES: [Table; 2] = [
+const TABLES: [Table; 3] = [
     Table {
         name: "families",
         rows: "Family (test checkpoint)",
@@ -35,6 +35,11 @@ const TABLES: [Table; 2] = [
             ("matmul", "matrix products"),
             ("matmul_experts", "products of experts"),
         ],
+    },
+    Table {
+        name: "published",
+        rows: "Test checkpoint",
+        columns: &[("model", "whole model")],
     },
 ];
 

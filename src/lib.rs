@@ -118,7 +118,7 @@
 //!
 //! 1. `src/plan/format/weight.rs`: a variant with its parts; `src/plan/print.rs`: its name.
 //! 2. `cuda/common/weight_format.cuh`: its parts. WGSL needs no change: it is compiled from the parts.
-//! 3. Where it is read or made: `src/model/gguf/blocks.rs`, `src/model/prequantized.rs` or `src/model/quantize.rs`.
+//! 3. Where it is read or made: `src/model/gguf/blocks.rs`, `src/model/prequantized` or `src/model/quantize.rs`.
 //!
 //! A new kind of codes, levels or scales is also a branch in `src/backend/wgpu/encode/weight.rs` with
 //! `shaders/common/weight_group.wgsl` or `shaders/common/weight_levels.wgsl`, in `cuda/common/weight_group.cuh`, and in

@@ -219,6 +219,9 @@ template <Weight W, u32 HALF> __device__ __forceinline__ u32 level_pair(u32 byte
   const u32 moved = __byte_perm(bytes, 0x43434343u, HALF ? 0x7362 : 0x5140);
   if (level_offset(W) == 128)
     return fma_bf16x2(moved & 0xff7fff7fu, 0x3f803f80u, ((moved & 0x00800080u) ^ 0x00800080u) | 0xc300c300u);
+  // Of unsigned bytes the highest bit is 128, which moving adds to all: it is subtracted where the bit is not set.
+  if (codes_of(W) == Codes::Eight)
+    return fma_bf16x2(moved & 0xff7fff7fu, 0x3f803f80u, 0xc300c300u - (moved >> 7 & 0x00010001u) * 0xc300u);
   constexpr u32 OFFSET = 0xc300u + level_offset(W);
   return fma_bf16x2(moved, 0x3f803f80u, OFFSET << 16 | OFFSET);
 }

@@ -83,6 +83,6 @@ pub(super) fn prove<B: Backend + Inspect>(target: &Target, backend: &mut B) {
             "{name} on {}: logits differ by at most {worst:.1e}",
             target.name
         );
-        support::ran("formats", &name, "published", target.name);
+        support::ran("published", &name, "model", target.name);
     }
 }

@@ -268,6 +268,23 @@ fn byte_code(bytes: &[u8], bits: usize, at: usize) -> u8 {
     (both & ((1 << bits) - 1)) as u8
 }
 
+/// The codes of a group from the bytes of their stream.
+fn unpack(bytes: &[u8], bits: usize, codes: &mut [u8; GROUP]) {
+    match bits {
+        8 => codes.copy_from_slice(bytes),
+        4 => {
+            for (pair, byte) in codes.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+                *pair = [byte & 15, byte >> 4];
+            }
+        }
+        _ => {
+            for (at, code) in codes.iter_mut().enumerate() {
+                *code = byte_code(bytes, bits, at);
+            }
+        }
+    }
+}
+
 fn word(bytes: &[u8], index: usize) -> u32 {
     let word = &bytes[4 * index..][..4];
     u32::from_le_bytes([word[0], word[1], word[2], word[3]])
@@ -357,11 +374,7 @@ impl Matrix {
             writer.factor(finite(self.scale.factor(parts))?);
         }
         for at in 0..self.columns.div_ceil(GROUP) {
-            let mut codes = [0; GROUP];
-            let first = GROUP * at;
-            for (place, code) in codes.iter_mut().enumerate().take(self.columns - first) {
-                *code = self.code(parts, row, first + place);
-            }
+            let mut codes = self.group_codes(parts, row, GROUP * at);
             if self.levels == Levels::E4m3 && codes.iter().any(|code| code & 0x7f == 0x7f) {
                 return Err("contains a NaN");
             }
@@ -521,6 +534,36 @@ impl Matrix {
                 None => code.into(),
             },
         }
+    }
+
+    /// The codes of a group of columns; zeros beyond the end of the row.
+    fn group_codes(&self, parts: &[Bytes], row: usize, first: usize) -> [u8; GROUP] {
+        let (bytes, bits) = (&parts[0], self.codes.bits);
+        let mut codes = [0; GROUP];
+        let count = (self.columns - first).min(GROUP);
+        // As many bytes as a group has codes of 1 to 8 bits.
+        let mut gathered = [0; GROUP];
+        let group_bytes = &mut gathered[..GROUP / 8 * bits];
+        match self.codes.packing {
+            Packing::Rows { row_bytes } if count == GROUP => {
+                let from = row * row_bytes + first * bits / 8;
+                group_bytes.copy_from_slice(&bytes[from..][..GROUP / 8 * bits]);
+            }
+            Packing::Columns if count == GROUP => {
+                for (index, out) in group_bytes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                    let at = (first * bits / 32 + index) * self.rows + row;
+                    *out = word(bytes, at).to_le_bytes();
+                }
+            }
+            _ => {
+                for (place, code) in codes.iter_mut().enumerate().take(count) {
+                    *code = self.code(parts, row, first + place);
+                }
+                return codes;
+            }
+        }
+        unpack(group_bytes, bits, &mut codes);
+        codes.map(|code| code ^ self.codes.inverted)
     }
 
     fn code(&self, parts: &[Bytes], row: usize, column: usize) -> u8 {

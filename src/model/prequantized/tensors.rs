@@ -213,8 +213,9 @@ impl<'a> Tensors<'a> {
             .await?;
         let bits = 32 * words / columns;
         if !(1..=8).contains(&bits) || (columns * bits).div_ceil(32) != words {
-            let message =
-                format!("has {words} words for {columns} columns, which is 1 to 8 bits of none");
+            let message = format!(
+                "has {words} words a row for {columns} columns, which is not 1 to 8 bits each"
+            );
             return Err(invalid(info, &own, message));
         }
         let (scales, groups) = parts.scales_of_rows(&name("weight_scale"), rows)?;
