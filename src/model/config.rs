@@ -12,8 +12,8 @@ use super::config_scales::Multipliers;
 use super::config_state;
 use super::error::LoadError;
 use super::families::{
-    ActivationField, AttentionRow, Bias, Experts, FAMILIES, Family, Mixers, MlpRow, NormsRow,
-    RopeRow, Rule, Sizes,
+    ActivationField, AttentionRow, FAMILIES, Family, Flag, Mixers, MlpRow, NormsRow, RopeRow, Rule,
+    Sizes, Sparse,
 };
 use super::rope::RopeSpec;
 use super::spec::{
@@ -59,7 +59,8 @@ impl ModelSpec {
         // A multimodal checkpoint: the text model is read, other parts are not.
         let text = whole.object("text_config")?;
         let family = family(file, &whole, text.as_ref())?;
-        let config = text.unwrap_or_else(|| whole.clone());
+        let config = text.unwrap_or_else(|| whole.clone()).named(family.fields);
+        check_supported(&config, family)?;
         let spec = Self::of_family(family, &whole, &config, stored)?;
         spec.divided(file, stored.rope_divisors)
     }
@@ -169,7 +170,7 @@ fn layers(
 
 /// For each layer, whether it has an MLP that is not its experts'.
 fn dense(family: &Family, words: &[Word], sparse: &[bool]) -> Vec<bool> {
-    let beside = matches!(family.experts, Experts::BesideMlp);
+    let beside = matches!(family.experts.layers, Sparse::BesideMlp);
     let is_dense = |(word, sparse): (&Word, &bool)| match family.mixers {
         Mixers::Blocks => *word == Word::Mlp,
         _ => beside || !sparse,
@@ -300,7 +301,11 @@ fn family(
     };
     FAMILIES
         .into_iter()
-        .find(|family| family.architecture == found || family.model_type == found)
+        .find(|family| {
+            family.architecture == found
+                || family.model_type == found
+                || family.spellings.contains(&found)
+        })
         .ok_or_else(|| {
             let names = FAMILIES.map(|family| family.architecture);
             let lacking = UNSUPPORTED
@@ -314,6 +319,19 @@ fn family(
                 known: names.join(", "),
             }
         })
+}
+
+/// Fails if a field asks for what the decoder does not do.
+fn check_supported(config: &ConfigReader<'_>, family: &Family) -> Result<(), LoadError> {
+    let asked = |field: &&&str| {
+        config
+            .get(field)
+            .is_some_and(|value| *value != Value::Bool(false))
+    };
+    match family.unsupported.iter().find(asked) {
+        Some(field) => Err(config.invalid(field, "is set, which is not supported")),
+        None => Ok(()),
+    }
 }
 
 /// Fields that only models with certain layers have, and what these layers compute.
@@ -380,8 +398,8 @@ fn end_tokens(whole: &ConfigReader<'_>, text: &ConfigReader<'_>, vocab: u32) -> 
     ids
 }
 
-impl Bias {
-    fn read(self, config: &ConfigReader<'_>) -> Result<bool, LoadError> {
+impl Flag {
+    pub(super) fn read(self, config: &ConfigReader<'_>) -> Result<bool, LoadError> {
         match self {
             Self::Never => Ok(false),
             Self::Always => Ok(true),

@@ -1,9 +1,13 @@
 //! Tensor names in each family's checkpoints: one [`TensorNames`] table per naming scheme.
 
+mod experts;
 mod state;
 
 use super::layer_weight::LayerWeight::{self, *};
 
+pub(super) use experts::{
+    EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MIXTRAL, QWEN3_VL_MOE,
+};
 pub(super) use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,
     QWEN3_NEXT,
@@ -143,6 +147,9 @@ const FUSED_ATTENTION: &[LayerNames] = &[
     names(Output, &["model.layers.{}.self_attn.o_proj.weight"]),
 ];
 
+/// Biases of [`FUSED_ATTENTION`].
+const FUSED_BIAS: &[LayerNames] = &[names(QkvBias, &["model.layers.{}.self_attn.qkv_proj.bias"])];
+
 /// [`GATED_MLP`], already stacked in the checkpoint.
 const FUSED_MLP: &[LayerNames] = &[
     names(GateUp, &["model.layers.{}.mlp.gate_up_proj.weight"]),
@@ -187,9 +194,29 @@ const NORMS_AFTER: &[LayerNames] = &[
     ),
 ];
 
-/// Experts with separate tensors: three matrices each, and possibly biases in GGUF.
+/// A router.
+const ROUTER: &[LayerNames] = &[names(Router, &["model.layers.{}.mlp.gate.weight"])];
+
+/// Experts with separate tensors: three matrices each.
+const MATRICES_APART: &[LayerNames] = &[
+    names(
+        ExpertGateUp,
+        &[
+            "model.layers.{}.mlp.experts.{e}.gate_proj.weight",
+            "model.layers.{}.mlp.experts.{e}.up_proj.weight",
+        ],
+    ),
+    names(
+        ExpertDown,
+        &["model.layers.{}.mlp.experts.{e}.down_proj.weight"],
+    ),
+];
+
+/// A router and experts with separate tensors, which may have biases in GGUF.
 const EXPERTS_APART: &[LayerNames] = &[
-    names(Router, &["model.layers.{}.mlp.gate.weight"]),
+    ROUTER[0],
+    MATRICES_APART[0],
+    MATRICES_APART[1],
     names(RouterBias, &["model.layers.{}.mlp.gate.bias"]),
     names(
         ExpertGateUpBias,
@@ -201,17 +228,6 @@ const EXPERTS_APART: &[LayerNames] = &[
     names(
         ExpertDownBias,
         &["model.layers.{}.mlp.experts.{e}.down_proj.bias"],
-    ),
-    names(
-        ExpertGateUp,
-        &[
-            "model.layers.{}.mlp.experts.{e}.gate_proj.weight",
-            "model.layers.{}.mlp.experts.{e}.up_proj.weight",
-        ],
-    ),
-    names(
-        ExpertDown,
-        &["model.layers.{}.mlp.experts.{e}.down_proj.weight"],
     ),
 ];
 
@@ -312,6 +328,49 @@ pub(super) const GLM4: TensorNames = TensorNames {
     layer: &[NORMS_AROUND_GLM, ATTENTION, FUSED_MLP],
     ..HUGGING_FACE
 };
+
+/// GLM 4 9B; in GGUF, q, k and v may be one tensor.
+pub(super) const GLM: TensorNames = TensorNames {
+    layer: &[
+        NORMS_BEFORE,
+        ATTENTION,
+        FUSED_ATTENTION,
+        FUSED_BIAS,
+        FUSED_MLP,
+    ],
+    ..HUGGING_FACE
+};
+
+/// EXAONE 3.
+pub(super) const EXAONE: TensorNames = TensorNames {
+    embedding: "transformer.wte.weight",
+    final_norm: "transformer.ln_f.weight",
+    layer: &[LAYER_EXAONE],
+    ..HUGGING_FACE
+};
+
+/// A layer of EXAONE 3.
+const LAYER_EXAONE: &[LayerNames] = &[
+    names(AttentionNorm, &["transformer.h.{}.ln_1.weight"]),
+    names(
+        Qkv,
+        &[
+            "transformer.h.{}.attn.attention.q_proj.weight",
+            "transformer.h.{}.attn.attention.k_proj.weight",
+            "transformer.h.{}.attn.attention.v_proj.weight",
+        ],
+    ),
+    names(Output, &["transformer.h.{}.attn.attention.out_proj.weight"]),
+    names(MlpNorm, &["transformer.h.{}.ln_2.weight"]),
+    names(
+        GateUp,
+        &[
+            "transformer.h.{}.mlp.c_fc_0.weight",
+            "transformer.h.{}.mlp.c_fc_1.weight",
+        ],
+    ),
+    names(Down, &["transformer.h.{}.mlp.c_proj.weight"]),
+];
 
 /// Granite with experts.
 pub(super) const GRANITE_MOE: TensorNames = TensorNames {

@@ -119,6 +119,11 @@ impl WeightTable {
         all.iter_mut()
             .flat_map(|weight| &mut weight.parts)
             .for_each(|part| part.tensor = nesting.of(&part.tensor));
+        if stored_by_rows(&all, tensors) {
+            all.iter_mut()
+                .flat_map(|weight| &mut weight.parts)
+                .for_each(|part| *part = part.clone().by_rows());
+        }
         // Of several ways to store a weight, the first that is there; if none is, the first is missing.
         let is_there = |weight: &Required| {
             weight
@@ -397,6 +402,20 @@ async fn read_vector(
         }
     }
     Ok(row.into())
+}
+
+/// Whether experts that are published by columns were saved again by rows. One of their tensors whose shape tells is
+/// enough: of those whose rows are as many as their columns, none does.
+fn stored_by_rows(required: &[Required], tensors: &BTreeMap<String, TensorInfo>) -> bool {
+    let by_columns = required
+        .iter()
+        .flat_map(|weight| &weight.parts)
+        .filter(|part| part.order == Order::Transposed);
+    by_columns.into_iter().any(|part| {
+        tensors.get(&part.tensor).is_some_and(|info| {
+            info.shape != part.shape && info.shape == part.clone().by_rows().shape
+        })
+    })
 }
 
 /// The only section of a vector.

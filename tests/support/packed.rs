@@ -1,4 +1,4 @@
-//! The models of `tests/data`, which the repository holds as `golden.tar.xz` and `gguf.tar.xz`.
+//! The models of `tests/data`, which the repository holds as archives.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -8,12 +8,15 @@ use std::sync::LazyLock;
 /// A file or folder of an archive, unpacked: `golden/llama` or `gguf/tiny-qwen3-Q4_0.gguf`.
 pub(crate) fn model(path: &str) -> PathBuf {
     static GOLDEN: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden"));
+    static NEWER: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-newer"));
     static GGUF: LazyLock<PathBuf> = LazyLock::new(|| unpacked("gguf"));
     static LORA: LazyLock<PathBuf> = LazyLock::new(|| unpacked("lora"));
     let folder = if path.starts_with("golden-lora") {
         &LORA
-    } else if path.starts_with("golden") {
+    } else if path.starts_with("golden") && GOLDEN.join(path).exists() {
         &GOLDEN
+    } else if path.starts_with("golden") {
+        &NEWER
     } else {
         &GGUF
     };
