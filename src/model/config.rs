@@ -89,7 +89,7 @@ impl ModelSpec {
             positions_max,
             hidden: heads.hidden,
             query_heads: heads.query,
-            norm: norm(family.norms, scales.epsilon(epsilon), stored),
+            norm: norm(config, family.norms, (epsilon, &scales), stored)?,
             attention: attention(config, family.attention, &scales, stored)?,
             latent: heads.latent,
             convolution: per_layer::convolution(config, &layers)?,
@@ -104,6 +104,7 @@ impl ModelSpec {
             logits_softcap: scales.logits_softcap.map(|cap| cap as f32),
             tied_embeddings: tied(whole, config)?.unwrap_or(family.tied_default),
             embedding_in_head: false,
+            head_bias: family.head_bias,
             ropes,
             layers,
             eos_token_ids: end_tokens(whole, config, vocab),
@@ -220,13 +221,24 @@ fn norms_of(kind: LayerKind, mixers: Mixers, usual: NormPlace) -> NormPlace {
     }
 }
 
-fn norm(row: NormsRow, epsilon: f32, stored: &Stored<'_>) -> NormSpec {
-    NormSpec {
-        epsilon,
+fn norm(
+    config: &ConfigReader<'_>,
+    row: NormsRow,
+    (epsilon, scales): (f64, &Multipliers),
+    stored: &Stored<'_>,
+) -> Result<NormSpec, LoadError> {
+    let after = row
+        .epsilon_after
+        .map_or(Ok(None), |field| config.number(field, 1e-12..=0.1))?;
+    Ok(NormSpec {
+        epsilon: scales.epsilon(epsilon),
+        epsilon_after: scales.epsilon(after.unwrap_or(epsilon)),
         one_plus: row.one_plus && stored.norms_less_one,
+        final_one_plus: row.final_one_plus && stored.norms_less_one,
         center: row.center,
         bias: row.bias,
-    }
+        embedding: row.embedding,
+    })
 }
 
 fn mlp(config: &ConfigReader<'_>, row: MlpRow) -> Result<MlpSpec, LoadError> {
@@ -262,6 +274,7 @@ fn attention(
         qkv_bias,
         output_bias,
         head_norms: head_norms(config, row)?,
+        query_norm_factor: scales.query_norm as f32,
         value_norm: row.value_norm,
         query_growth: if row.query_growth {
             query_growth(config)?
@@ -326,12 +339,18 @@ fn check_supported(config: &ConfigReader<'_>, family: &Family) -> Result<(), Loa
     let asked = |field: &&&str| {
         config
             .get(field)
-            .is_some_and(|value| *value != Value::Bool(false))
+            .is_some_and(|value| *value != Value::Bool(false) && value.as_f64() != Some(0.0))
     };
-    match family.unsupported.iter().find(asked) {
-        Some(field) => Err(config.invalid(field, "is set, which is not supported")),
-        None => Ok(()),
+    if let Some(field) = family.unsupported.iter().find(asked) {
+        return Err(config.invalid(field, "is set, which is not supported"));
     }
+    for (field, only) in family.only {
+        if let Some(found) = config.text(field)?.filter(|found| found != only) {
+            let message = format!("is {found:?}, but only {only:?} is supported");
+            return Err(config.invalid(field, message));
+        }
+    }
+    Ok(())
 }
 
 /// Fields that only models with certain layers have, and what these layers compute.
@@ -411,11 +430,7 @@ impl Flag {
 
 /// The norms of q and k, unless a field says that there are none.
 fn head_norms(config: &ConfigReader<'_>, row: AttentionRow) -> Result<HeadNorms, LoadError> {
-    let present = match row.head_norms_if {
-        Some(field) => config.boolean(field)?.unwrap_or(false),
-        None => true,
-    };
-    Ok(if present {
+    Ok(if row.head_norms_if.read(config)? {
         row.head_norms
     } else {
         HeadNorms::None

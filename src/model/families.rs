@@ -13,14 +13,14 @@ use super::spec::{HeadNorms, NormPlace, OutputGate};
 use super::tensor_names::TensorNames;
 use crate::plan::Activation;
 use attention::{
-    APERTUS, ARCEE, COHERE2, ERNIE4_5, EXAONE, EXAONE4, GEMMA, GEMMA2, GEMMA3, GLM, GLM4, GRANITE,
-    HUNYUAN_DENSE, LLAMA, MINISTRAL3, MISTRAL, OLMO2, OLMO3, PHI3, QWEN2, QWEN2_5_VL, QWEN3,
-    QWEN3_VL, SEED_OSS, SMOLLM3, STARCODER2,
+    APERTUS, ARCEE, COHERE, COHERE2, ERNIE4_5, EXAONE, EXAONE4, GEMMA, GEMMA2, GEMMA3, GLM, GLM4,
+    GRANITE, HUNYUAN_DENSE, LLAMA, MINICPM3, MINISTRAL3, MISTRAL, MUSE_GLIMMER, OLMO2, OLMO3, PHI,
+    PHI3, QWEN2, QWEN2_5_VL, QWEN3, QWEN3_VL, SEED_OSS, SMOLLM3, STARCODER2,
 };
 use experts::{
-    DEEPSEEK_V2, DEEPSEEK_V3, EXAONE_MOE, GEMMA4, GEMMA4_UNIFIED, GLM4_MOE, GLM4_MOE_LITE, GPT_OSS,
-    GRANITE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MELLUM, MIXTRAL, OLMOE, QWEN2_MOE,
-    QWEN3_MOE, QWEN3_VL_MOE, SOLAR_OPEN,
+    AFMOE, DEEPSEEK_V2, DEEPSEEK_V3, EXAONE_MOE, GEMMA4, GEMMA4_UNIFIED, GLM4_MOE, GLM4_MOE_LITE,
+    GPT_OSS, GRANITE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MELLUM, MINIMAX_M2, MIXTRAL,
+    OLMOE, QWEN2_MOE, QWEN3_MOE, QWEN3_VL_MOE, SOLAR_OPEN,
 };
 use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,
@@ -37,8 +37,12 @@ pub(super) struct Family {
     pub(super) fields: FieldNames,
     /// `model_type`, used for configs without `architectures`, and for the text model of a multimodal checkpoint.
     pub(super) model_type: &'static str,
-    /// Fields that would change the results, and may only be absent, `null` or false.
+    /// Fields that would change the results, and may only be absent, `null`, false or zero.
     pub(super) unsupported: &'static [&'static str],
+    /// Fields that may only have this text.
+    pub(super) only: &'static [(&'static str, &'static str)],
+    /// The LM head has a bias.
+    pub(super) head_bias: bool,
     pub(super) norms: NormsRow,
     pub(super) sizes: Sizes,
     pub(super) mixers: Mixers,
@@ -65,6 +69,12 @@ pub(super) struct NormsRow {
     pub(super) bias: bool,
     /// The field of epsilon.
     pub(super) epsilon: &'static str,
+    /// The field of another epsilon for norms after branches.
+    pub(super) epsilon_after: Option<&'static str>,
+    /// `one_plus` of the final norm.
+    pub(super) final_one_plus: bool,
+    /// Embedded rows are normalized, without a weight.
+    pub(super) embedding: bool,
 }
 
 /// Whether the sizes of heads and MLPs depend on the layer.
@@ -116,8 +126,8 @@ pub(super) struct AttentionRow {
     pub(super) qkv_bias: Flag,
     pub(super) output_bias: Flag,
     pub(super) head_norms: HeadNorms,
-    /// The field that says whether there are `head_norms`; `None`: there are.
-    pub(super) head_norms_if: Option<&'static str>,
+    /// Whether there are `head_norms`.
+    pub(super) head_norms_if: Flag,
     /// RMS norm of v without a weight.
     pub(super) value_norm: bool,
     /// q grows with its position, by `llama_4_scaling_beta` of `rope_parameters` if it is there.
@@ -182,6 +192,8 @@ pub(super) enum Windows {
     UpperLayers,
     /// All but every n-th layer; n is `sliding_window_pattern`, with this default.
     Pattern(u32),
+    /// All but every n-th layer, counted from the last, which has none.
+    PatternFromLast(u32),
     /// Like `Pattern` if `sliding_window` is set, else none. The pattern may be a text with an `L` for each layer with
     /// a window, such as `LLLG`.
     PatternIfSet(u32),
@@ -205,6 +217,8 @@ pub(super) enum Ropes {
     LocalUnlessAllGlobal,
     /// In layers with a sliding window only.
     Local,
+    /// In layers whose entry of `layer_rope_theta` is not zero, which is the base; without the list, as `Local`.
+    ListedBases,
     /// In no layer.
     Never,
     /// In every layer if `position_embedding_type` is `rope`, else in none.
@@ -247,6 +261,14 @@ pub(super) enum Scales {
     /// Factors of embedded rows, of the inputs and outputs of each branch, of k, of gates and of logits; those that no
     /// scale of a plan expresses are [`super::spec::Factors`].
     FalconH1,
+    /// As `Plain`, and embedded rows times √hidden if this field is true.
+    EmbeddingIf(&'static str),
+    /// Embedded rows times `scale_emb`, branches times `scale_depth` / √layers, and logits divided by hidden /
+    /// `dim_model_base`.
+    MiniCpm,
+    /// Logits times `output_multiplier`, with a cap from `final_logit_softcapping`; the norm of q is times
+    /// `qk_scale_factor`.
+    MuseGlimmer,
     /// q · k times 1, embedded rows times √hidden; a cap of logits from `final_logit_softcapping`.
     Unscaled,
 }
@@ -384,7 +406,7 @@ impl ExpertsRow {
 }
 
 /// To add an architecture, add a row here.
-pub(super) const FAMILIES: [&Family; 55] = [
+pub(super) const FAMILIES: [&Family; 61] = [
     &LLAMA,
     &MISTRAL,
     &QWEN2,
@@ -440,4 +462,10 @@ pub(super) const FAMILIES: [&Family; 55] = [
     &QWEN3_VL,
     &QWEN3_VL_MOE,
     &QWEN2_5_VL,
+    &MINIMAX_M2,
+    &PHI,
+    &COHERE,
+    &AFMOE,
+    &MINICPM3,
+    &MUSE_GLIMMER,
 ];

@@ -6,7 +6,7 @@ mod state;
 use super::layer_weight::LayerWeight::{self, *};
 
 pub(super) use experts::{
-    EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MIXTRAL, QWEN3_VL_MOE,
+    AFMOE, EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MINIMAX_M2, MIXTRAL, QWEN3_VL_MOE,
 };
 pub(super) use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,
@@ -22,6 +22,7 @@ pub(super) struct TensorNames {
     /// The table of the layers' own embeddings, their projection and its norm.
     pub(super) layer_embedding: [&'static str; 3],
     pub(super) head: &'static str,
+    pub(super) head_bias: &'static str,
     pub(super) layer: &'static [&'static [LayerNames]],
 }
 
@@ -302,6 +303,7 @@ pub(super) const HUGGING_FACE: TensorNames = TensorNames {
         "model.per_layer_projection_norm.weight",
     ],
     head: "lm_head.weight",
+    head_bias: "lm_head.bias",
     layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP],
 };
 
@@ -340,6 +342,53 @@ pub(super) const GLM: TensorNames = TensorNames {
     ],
     ..HUGGING_FACE
 };
+
+/// Attention with output gates in a tensor of their own.
+const ATTENTION_GATED: &[LayerNames] = &[
+    names(
+        Qkv,
+        &[
+            "model.layers.{}.self_attn.q_proj.weight",
+            "model.layers.{}.self_attn.k_proj.weight",
+            "model.layers.{}.self_attn.v_proj.weight",
+            "model.layers.{}.self_attn.gate_proj.weight",
+        ],
+    ),
+    ATTENTION[2],
+    ATTENTION[3],
+    ATTENTION[4],
+];
+
+/// The text model of Muse Glimmer.
+pub(super) const MUSE_GLIMMER: TensorNames = TensorNames {
+    layer: &[NORMS_AROUND, ATTENTION_GATED, GATED_MLP],
+    ..HUGGING_FACE
+};
+
+/// Phi 1, 1.5 and 2.
+pub(super) const PHI: TensorNames = TensorNames {
+    final_norm: "model.final_layernorm.weight",
+    final_norm_bias: "model.final_layernorm.bias",
+    layer: &[
+        NORMS_BEFORE,
+        NORM_BIASES,
+        ATTENTION,
+        FUSED_ATTENTION,
+        FUSED_BIAS,
+        REST_PHI,
+    ],
+    ..HUGGING_FACE
+};
+
+/// The output of attention and the MLP of Phi.
+const REST_PHI: &[LayerNames] = &[
+    names(Output, &["model.layers.{}.self_attn.dense.weight"]),
+    names(OutputBias, &["model.layers.{}.self_attn.dense.bias"]),
+    names(GateUp, &["model.layers.{}.mlp.fc1.weight"]),
+    names(GateUpBias, &["model.layers.{}.mlp.fc1.bias"]),
+    names(Down, &["model.layers.{}.mlp.fc2.weight"]),
+    names(DownBias, &["model.layers.{}.mlp.fc2.bias"]),
+];
 
 /// EXAONE 3.
 pub(super) const EXAONE: TensorNames = TensorNames {

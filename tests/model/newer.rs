@@ -8,7 +8,7 @@ use folio::plan::KvFormat;
 use folio::platform::block_on;
 
 /// Golden folders, and maximum |Δ logit| with f16 keys and values.
-pub(super) const NEWER: [(&str, f32); 13] = [
+pub(super) const NEWER: [(&str, f32); 19] = [
     ("mixtral", LOGITS_F16),
     ("olmoe", LOGITS_F16),
     ("mellum", LOGITS_F16),
@@ -22,6 +22,12 @@ pub(super) const NEWER: [(&str, f32); 13] = [
     ("qwen3_vl", LOGITS_F16),
     ("qwen3_vl_moe", LOGITS_F16),
     ("qwen2_5_vl", LOGITS_F16),
+    ("minimax_m2", LOGITS_F16),
+    ("phi", LOGITS_F16),
+    ("cohere", LOGITS_F16),
+    ("afmoe", LOGITS_F16),
+    ("minicpm3", LOGITS_F16),
+    ("muse_glimmer", LOGITS_F16),
 ];
 
 const FORMATS: [KvFormat; 2] = [KvFormat::F32, KvFormat::F16];

@@ -14,6 +14,8 @@ pub(in crate::model) const LLAMA: Family = Family {
     spellings: &[],
     fields: &[],
     unsupported: &[],
+    only: &[],
+    head_bias: false,
     model_type: "llama",
     norms: NormsRow {
         place: NormPlace::Before,
@@ -22,6 +24,9 @@ pub(in crate::model) const LLAMA: Family = Family {
         center: false,
         bias: false,
         epsilon: "rms_norm_eps",
+        epsilon_after: None,
+        final_one_plus: false,
+        embedding: false,
     },
     sizes: Sizes::Same,
     mixers: Mixers::Attention,
@@ -29,7 +34,7 @@ pub(in crate::model) const LLAMA: Family = Family {
         qkv_bias: Flag::Field("attention_bias"),
         output_bias: Flag::Field("attention_bias"),
         head_norms: HeadNorms::None,
-        head_norms_if: None,
+        head_norms_if: Flag::Always,
         value_norm: false,
         query_growth: false,
         windows: Windows::Never,
@@ -43,6 +48,7 @@ pub(in crate::model) const LLAMA: Family = Family {
         options: RopeOptions {
             interleaved: false,
             partial_rotary_factor: 1.0,
+            rotary_dim: None,
         },
     },
     mlp: MlpRow {
@@ -110,6 +116,7 @@ pub(in crate::model) const GEMMA: Family = Family {
     model_type: "gemma",
     norms: NormsRow {
         one_plus: true,
+        final_one_plus: true,
         ..LLAMA.norms
     },
     mlp: MlpRow {
@@ -251,7 +258,7 @@ pub(in crate::model) const ERNIE4_5: Family = Family {
     rope: RopeRow {
         options: RopeOptions {
             interleaved: true,
-            partial_rotary_factor: 1.0,
+            ..LLAMA.rope.options
         },
         ..LLAMA.rope
     },
@@ -278,6 +285,7 @@ pub(in crate::model) const GLM4: Family = Family {
         options: RopeOptions {
             interleaved: true,
             partial_rotary_factor: 0.5,
+            ..LLAMA.rope.options
         },
         ..LLAMA.rope
     },
@@ -437,4 +445,88 @@ pub(in crate::model) const QWEN2_5_VL: Family = Family {
     architecture: "Qwen2_5_VLForConditionalGeneration",
     model_type: "qwen2_5_vl_text",
     ..QWEN2
+};
+
+/// Command R and Aya. LayerNorms of q and k, which Command R+ has, are not supported.
+pub(in crate::model) const COHERE: Family = Family {
+    architecture: "CohereForCausalLM",
+    model_type: "cohere",
+    unsupported: &["use_qk_norm"],
+    attention: LLAMA.attention,
+    rope: RopeRow {
+        layers: Ropes::One,
+        ..COHERE2.rope
+    },
+    ..COHERE2
+};
+
+/// Phi 1, 1.5 and 2.
+pub(in crate::model) const PHI: Family = Family {
+    architecture: "PhiForCausalLM",
+    model_type: "phi",
+    unsupported: &["qk_layernorm"],
+    head_bias: true,
+    norms: NormsRow {
+        bias: true,
+        ..COHERE2.norms
+    },
+    attention: AttentionRow {
+        qkv_bias: Flag::Always,
+        output_bias: Flag::Always,
+        ..LLAMA.attention
+    },
+    rope: RopeRow {
+        options: RopeOptions {
+            partial_rotary_factor: 0.5,
+            ..LLAMA.rope.options
+        },
+        ..LLAMA.rope
+    },
+    mlp: MlpRow {
+        activation: ActivationField::HiddenAct(Activation::GeluTanh),
+        gated: false,
+        bias: Flag::Always,
+        ..LLAMA.mlp
+    },
+    tensors: &tensor_names::PHI,
+    ..LLAMA
+};
+
+pub(in crate::model) const MINICPM3: Family = Family {
+    architecture: "MiniCPM3ForCausalLM",
+    model_type: "minicpm3",
+    attention: AttentionRow {
+        latent: true,
+        ..LLAMA.attention
+    },
+    scales: Scales::MiniCpm,
+    tied_default: true,
+    tensors: &tensor_names::DEEPSEEK,
+    ..LLAMA
+};
+
+/// The text model. All norms but the final one multiply by `1 + w`, and those of q and k have no weight.
+pub(in crate::model) const MUSE_GLIMMER: Family = Family {
+    architecture: "MuseGlimmerForConditionalGeneration",
+    model_type: "muse_glimmer_text",
+    norms: NormsRow {
+        epsilon_after: Some("post_norm_eps"),
+        final_one_plus: false,
+        embedding: true,
+        ..GEMMA2.norms
+    },
+    attention: AttentionRow {
+        head_norms: HeadNorms::Unweighted,
+        windows: Windows::PatternFromLast(4),
+        gate: OutputGate::EachElement,
+        ..LLAMA.attention
+    },
+    rope: RopeRow {
+        layers: Ropes::ListedBases,
+        ..LLAMA.rope
+    },
+    mlp: GEMMA.mlp,
+    scales: Scales::MuseGlimmer,
+    tensors: &tensor_names::MUSE_GLIMMER,
+    ..LLAMA
 };

@@ -1,14 +1,14 @@
 //! The rows of decoders with attention and experts in their layers.
 
 use super::attention::{
-    EXAONE4, GLM4, GRANITE, HUNYUAN_DENSE, LLAMA, MISTRAL, QWEN2, QWEN3, UNBIASED_MLP,
+    EXAONE4, GLM4, GRANITE, HUNYUAN_DENSE, LLAMA, MISTRAL, QWEN2, QWEN3, UNBIASED, UNBIASED_MLP,
 };
 use super::{
     ActivationField, AttentionRow, EXPERT_COUNT, ExpertsRow, Family, Flag, Groups, MlpRow,
     NormsRow, RopeRow, Ropes, RouterRow, Scales, Shared, Sizes, Sparse, Windows,
 };
 use crate::model::rope::RopeOptions;
-use crate::model::spec::{HeadNorms, NormPlace};
+use crate::model::spec::{HeadNorms, NormPlace, OutputGate};
 use crate::model::tensor_names;
 
 pub(in crate::model) const GRANITE_MOE: Family = Family {
@@ -53,7 +53,7 @@ pub(in crate::model) const GLM4_MOE: Family = Family {
     attention: AttentionRow {
         output_bias: Flag::Never,
         head_norms: HeadNorms::EachHead,
-        head_norms_if: Some("use_qk_norm"),
+        head_norms_if: Flag::Field("use_qk_norm"),
         ..LLAMA.attention
     },
     rope: RopeRow {
@@ -324,4 +324,73 @@ pub(in crate::model) const QWEN3_VL_MOE: Family = Family {
     experts: MELLUM.experts,
     tensors: &tensor_names::QWEN3_VL_MOE,
     ..QWEN3_MOE
+};
+
+/// The weights of a token's experts are divided by their sum alone.
+pub(in crate::model) const MINIMAX_M2: Family = Family {
+    architecture: "MiniMaxM2ForCausalLM",
+    model_type: "minimax_m2",
+    only: &[("scoring_func", "sigmoid"), ("qk_norm_type", "per_layer")],
+    attention: AttentionRow {
+        head_norms: HeadNorms::WholeRow,
+        head_norms_if: Flag::UnlessField("use_qk_norm"),
+        ..LLAMA.attention
+    },
+    rope: RopeRow {
+        options: RopeOptions {
+            rotary_dim: Some("rotary_dim"),
+            ..LLAMA.rope.options
+        },
+        ..LLAMA.rope
+    },
+    experts: ExpertsRow {
+        router: RouterRow {
+            choice_bias: Flag::UnlessField("use_routing_bias"),
+            normalizes: Flag::Always,
+            groups: Groups::Never,
+            factor: None,
+            ..RouterRow::SIGMOID
+        },
+        ..ExpertsRow::EVERY_LAYER
+    },
+    tensors: &tensor_names::MINIMAX_M2,
+    ..LLAMA
+};
+
+/// Trinity.
+pub(in crate::model) const AFMOE: Family = Family {
+    architecture: "AfmoeForCausalLM",
+    model_type: "afmoe",
+    only: &[("score_func", "sigmoid")],
+    fields: &[("sliding_window_pattern", "global_attn_every_n_layers")],
+    norms: NormsRow {
+        place: NormPlace::BeforeAndAfter,
+        ..LLAMA.norms
+    },
+    attention: AttentionRow {
+        head_norms: HeadNorms::EachHead,
+        windows: Windows::Pattern(4),
+        gate: OutputGate::EachElement,
+        ..UNBIASED
+    },
+    rope: RopeRow {
+        layers: Ropes::Local,
+        ..LLAMA.rope
+    },
+    mlp: UNBIASED_MLP,
+    experts: ExpertsRow {
+        layers: Sparse::AfterDense("num_dense_layers", 1),
+        count: EXPERT_COUNT,
+        router: RouterRow {
+            normalizes: Flag::UnlessField("route_norm"),
+            groups: Groups::Never,
+            factor: Some(("route_scale", 1.0)),
+            ..RouterRow::SIGMOID
+        },
+        shared: Shared::Experts("num_shared_experts", 0, "moe_intermediate_size"),
+        ..ExpertsRow::AFTER_DENSE
+    },
+    scales: Scales::EmbeddingIf("mup_enabled"),
+    tensors: &tensor_names::AFMOE,
+    ..LLAMA
 };

@@ -86,6 +86,7 @@ pub(in crate::model) const QWEN3_5: Family = Family {
     model_type: "qwen3_5_text",
     norms: NormsRow {
         one_plus: true,
+        final_one_plus: true,
         ..LLAMA.norms
     },
     mixers: Mixers::AttentionOrState(Rule::Delta),

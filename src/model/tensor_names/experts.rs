@@ -126,3 +126,36 @@ pub(in crate::model) const QWEN3_VL_MOE: TensorNames = TensorNames {
     ],
     ..HUGGING_FACE
 };
+
+/// MiniMax M2.
+pub(in crate::model) const MINIMAX_M2: TensorNames = TensorNames {
+    layer: &[NORMS_BEFORE, ATTENTION, EXPERTS_MIXTRAL, CHOICE_MINIMAX],
+    ..HUGGING_FACE
+};
+
+/// The bias of MiniMax's router.
+const CHOICE_MINIMAX: &[LayerNames] = &[names(
+    RouterChoiceBias,
+    &["model.layers.{}.block_sparse_moe.e_score_correction_bias"],
+)];
+
+/// Norms around, with the names of Trinity.
+const NORMS_AROUND_AFMOE: &[LayerNames] = &[
+    NORMS_AROUND[0],
+    NORMS_AROUND[1],
+    names(MlpNorm, &["model.layers.{}.pre_mlp_layernorm.weight"]),
+    names(MlpPostNorm, &["model.layers.{}.post_mlp_layernorm.weight"]),
+];
+
+/// Trinity.
+pub(in crate::model) const AFMOE: TensorNames = TensorNames {
+    layer: &[
+        NORMS_AROUND_AFMOE,
+        ATTENTION_GATED,
+        GATED_MLP,
+        ROUTER_HY_V3,
+        SHARED_EXPERTS,
+        MATRICES_APART,
+    ],
+    ..HUGGING_FACE
+};
