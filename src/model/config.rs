@@ -12,8 +12,8 @@ use super::config_scales::Multipliers;
 use super::config_state;
 use super::error::LoadError;
 use super::families::{
-    ActivationField, AttentionRow, Bias, Experts, FAMILIES, Family, Mixers, MlpRow, NormsRow,
-    RopeRow, Rule, Sizes,
+    ActivationField, AttentionRow, FAMILIES, Family, Flag, Mixers, MlpRow, NormsRow, RopeRow, Rule,
+    Sizes, Sparse,
 };
 use super::rope::RopeSpec;
 use super::spec::{
@@ -59,7 +59,8 @@ impl ModelSpec {
         // A multimodal checkpoint: the text model is read, other parts are not.
         let text = whole.object("text_config")?;
         let family = family(file, &whole, text.as_ref())?;
-        let config = text.unwrap_or_else(|| whole.clone());
+        let config = text.unwrap_or_else(|| whole.clone()).named(family.fields);
+        check_supported(&config, family)?;
         let spec = Self::of_family(family, &whole, &config, stored)?;
         spec.divided(file, stored.rope_divisors)
     }
@@ -88,7 +89,7 @@ impl ModelSpec {
             positions_max,
             hidden: heads.hidden,
             query_heads: heads.query,
-            norm: norm(family.norms, scales.epsilon(epsilon), stored),
+            norm: norm(config, family.norms, (epsilon, &scales), stored)?,
             attention: attention(config, family.attention, &scales, stored)?,
             latent: heads.latent,
             convolution: per_layer::convolution(config, &layers)?,
@@ -103,6 +104,7 @@ impl ModelSpec {
             logits_softcap: scales.logits_softcap.map(|cap| cap as f32),
             tied_embeddings: tied(whole, config)?.unwrap_or(family.tied_default),
             embedding_in_head: false,
+            head_bias: family.head_bias,
             ropes,
             layers,
             eos_token_ids: end_tokens(whole, config, vocab),
@@ -169,7 +171,7 @@ fn layers(
 
 /// For each layer, whether it has an MLP that is not its experts'.
 fn dense(family: &Family, words: &[Word], sparse: &[bool]) -> Vec<bool> {
-    let beside = matches!(family.experts, Experts::BesideMlp);
+    let beside = matches!(family.experts.layers, Sparse::BesideMlp);
     let is_dense = |(word, sparse): (&Word, &bool)| match family.mixers {
         Mixers::Blocks => *word == Word::Mlp,
         _ => beside || !sparse,
@@ -219,13 +221,24 @@ fn norms_of(kind: LayerKind, mixers: Mixers, usual: NormPlace) -> NormPlace {
     }
 }
 
-fn norm(row: NormsRow, epsilon: f32, stored: &Stored<'_>) -> NormSpec {
-    NormSpec {
-        epsilon,
+fn norm(
+    config: &ConfigReader<'_>,
+    row: NormsRow,
+    (epsilon, scales): (f64, &Multipliers),
+    stored: &Stored<'_>,
+) -> Result<NormSpec, LoadError> {
+    let after = row
+        .epsilon_after
+        .map_or(Ok(None), |field| config.number(field, 1e-12..=0.1))?;
+    Ok(NormSpec {
+        epsilon: scales.epsilon(epsilon),
+        epsilon_after: scales.epsilon(after.unwrap_or(epsilon)),
         one_plus: row.one_plus && stored.norms_less_one,
+        final_one_plus: row.final_one_plus && stored.norms_less_one,
         center: row.center,
         bias: row.bias,
-    }
+        embedding: row.embedding,
+    })
 }
 
 fn mlp(config: &ConfigReader<'_>, row: MlpRow) -> Result<MlpSpec, LoadError> {
@@ -261,6 +274,7 @@ fn attention(
         qkv_bias,
         output_bias,
         head_norms: head_norms(config, row)?,
+        query_norm_factor: scales.query_norm as f32,
         value_norm: row.value_norm,
         query_growth: if row.query_growth {
             query_growth(config)?
@@ -300,7 +314,11 @@ fn family(
     };
     FAMILIES
         .into_iter()
-        .find(|family| family.architecture == found || family.model_type == found)
+        .find(|family| {
+            family.architecture == found
+                || family.model_type == found
+                || family.spellings.contains(&found)
+        })
         .ok_or_else(|| {
             let names = FAMILIES.map(|family| family.architecture);
             let lacking = UNSUPPORTED
@@ -314,6 +332,25 @@ fn family(
                 known: names.join(", "),
             }
         })
+}
+
+/// Fails if a field asks for what the decoder does not do.
+fn check_supported(config: &ConfigReader<'_>, family: &Family) -> Result<(), LoadError> {
+    let asked = |field: &&&str| {
+        config
+            .get(field)
+            .is_some_and(|value| *value != Value::Bool(false) && value.as_f64() != Some(0.0))
+    };
+    if let Some(field) = family.unsupported.iter().find(asked) {
+        return Err(config.invalid(field, "is set, which is not supported"));
+    }
+    for (field, only) in family.only {
+        if let Some(found) = config.text(field)?.filter(|found| found != only) {
+            let message = format!("is {found:?}, but only {only:?} is supported");
+            return Err(config.invalid(field, message));
+        }
+    }
+    Ok(())
 }
 
 /// Fields that only models with certain layers have, and what these layers compute.
@@ -380,8 +417,8 @@ fn end_tokens(whole: &ConfigReader<'_>, text: &ConfigReader<'_>, vocab: u32) -> 
     ids
 }
 
-impl Bias {
-    fn read(self, config: &ConfigReader<'_>) -> Result<bool, LoadError> {
+impl Flag {
+    pub(super) fn read(self, config: &ConfigReader<'_>) -> Result<bool, LoadError> {
         match self {
             Self::Never => Ok(false),
             Self::Always => Ok(true),
@@ -393,11 +430,7 @@ impl Bias {
 
 /// The norms of q and k, unless a field says that there are none.
 fn head_norms(config: &ConfigReader<'_>, row: AttentionRow) -> Result<HeadNorms, LoadError> {
-    let present = match row.head_norms_if {
-        Some(field) => config.boolean(field)?.unwrap_or(false),
-        None => true,
-    };
-    Ok(if present {
+    Ok(if row.head_norms_if.read(config)? {
         row.head_norms
     } else {
         HeadNorms::None

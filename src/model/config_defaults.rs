@@ -35,7 +35,11 @@ pub(super) fn complete(config: &mut Map<String, Value>, family: &Family) {
             .iter()
             .find(|(field, _)| field == name)
             .map_or(&[][..], |(_, others)| others);
-        if !synonyms.iter().any(|other| config.contains_key(*other)) {
+        let usual = family.fields.iter().find(|(_, own)| own == name);
+        let is_there = |other: &str| config.contains_key(other);
+        let is_said = synonyms.iter().any(|other| is_there(other))
+            || usual.is_some_and(|(usual, _)| is_there(usual));
+        if !is_said {
             config.entry(name).or_insert_with(|| default.clone());
         }
     }

@@ -3,66 +3,60 @@
 use super::config_layers::Word;
 use super::config_reader::ConfigReader;
 use super::error::LoadError;
-use super::families::{AfterDense, Experts, Scores};
+use super::families::{ExpertsRow, Groups, RouterRow, Shared, Sparse};
 use super::spec::{EXPERTS_MAX, ExpertsSpec, LAYERS_MAX, LayerSpec, RouterSpec, SharedSpec};
 use crate::plan::ExpertGroups;
 use crate::plan::check::ROUTES_MAX;
-use serde_json::Value;
 
 /// For each layer, whether it has experts.
 pub(super) fn sparse(
     config: &ConfigReader<'_>,
-    experts: Experts,
+    row: ExpertsRow,
     words: &[Word],
 ) -> Result<Vec<bool>, LoadError> {
     let count = words.len();
-    match experts {
-        Experts::Never => Ok(vec![false; count]),
-        Experts::EveryLayer { shared: true, .. } => {
-            let experts = config
-                .integer("num_local_experts", 0..=EXPERTS_MAX)?
-                .unwrap_or(0);
-            Ok(vec![experts > 0; count])
+    match row.layers {
+        Sparse::Never => Ok(vec![false; count]),
+        Sparse::EveryLayer => Ok(vec![true; count]),
+        Sparse::EveryLayerIfAny => {
+            let experts = config.integer(count_field(config, row), 0..=EXPERTS_MAX)?;
+            Ok(vec![experts.unwrap_or(0) > 0; count])
         }
-        Experts::EveryLayer { .. } | Experts::EveryLayerBesideGated => Ok(vec![true; count]),
-        Experts::Blocks => Ok(words.iter().map(|word| *word == Word::Experts).collect()),
-        Experts::AfterDense(AfterDense {
-            dense: (field, default),
-            ..
-        }) => {
-            if let Some(kinds) = config.list("mlp_layer_types")? {
-                return sparse_kinds(config, kinds, count);
-            }
-            let dense = config.integer(field, 0..=LAYERS_MAX)?.unwrap_or(default) as usize;
-            Ok((0..count).map(|layer| layer >= dense).collect())
-        }
-        Experts::BesideMlp => Ok(vec![
+        Sparse::Blocks => Ok(words.iter().map(|word| *word == Word::Experts).collect()),
+        Sparse::BesideMlp => Ok(vec![
             config.boolean("enable_moe_block")?.unwrap_or(false);
             count
         ]),
-        Experts::SparseLayers { .. } => {
-            let step = config
-                .integer("decoder_sparse_step", 1..=LAYERS_MAX)?
-                .unwrap_or(1) as usize;
-            let dense = config.list("mlp_only_layers")?.unwrap_or_default();
-            let is_dense = |layer: usize| {
-                dense
-                    .iter()
-                    .any(|entry| entry.as_u64() == Some(layer as u64))
-            };
-            Ok((0..count)
-                .map(|layer| (layer + 1) % step == 0 && !is_dense(layer))
-                .collect())
+        Sparse::EveryNth | Sparse::AfterDense(..) if config.get("mlp_layer_types").is_some() => {
+            sparse_kinds(config, count)
         }
+        Sparse::AfterDense(field, default) => {
+            let dense = config.integer(field, 0..=LAYERS_MAX)?.unwrap_or(default) as usize;
+            Ok((0..count).map(|layer| layer >= dense).collect())
+        }
+        Sparse::EveryNth => every_nth(config, count),
     }
 }
 
+/// Every `decoder_sparse_step`-th layer, except `mlp_only_layers`.
+fn every_nth(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, LoadError> {
+    let step = config
+        .integer("decoder_sparse_step", 1..=LAYERS_MAX)?
+        .unwrap_or(1) as usize;
+    let dense = config.list("mlp_only_layers")?.unwrap_or_default();
+    let is_dense = |layer: usize| {
+        dense
+            .iter()
+            .any(|entry| entry.as_u64() == Some(layer as u64))
+    };
+    Ok((0..count)
+        .map(|layer| (layer + 1) % step == 0 && !is_dense(layer))
+        .collect())
+}
+
 /// Reads `mlp_layer_types`.
-fn sparse_kinds(
-    config: &ConfigReader<'_>,
-    kinds: &[Value],
-    count: usize,
-) -> Result<Vec<bool>, LoadError> {
+fn sparse_kinds(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, LoadError> {
+    let kinds = config.list("mlp_layer_types")?.unwrap_or_default();
     if kinds.len() != count {
         let message = format!(
             "has {} entries, not num_hidden_layers = {count}",
@@ -83,139 +77,62 @@ fn sparse_kinds(
         .collect()
 }
 
-/// A router with these scores; `factor` is the default of `routed_scaling_factor`.
-fn router(config: &ConfigReader<'_>, scores: Scores, factor: f64) -> Result<RouterSpec, LoadError> {
-    let factor = config
-        .number("routed_scaling_factor", 1e-3..=1e3)?
-        .unwrap_or(factor) as f32;
-    let choice_bias = match scores {
-        Scores::Sigmoid => true,
-        Scores::SigmoidIf(field) => config.boolean(field)?.unwrap_or(true),
-        Scores::Softmax => {
-            let groups = match config.text("topk_method")?.unwrap_or("greedy") {
-                "greedy" => None,
-                "group_limited_greedy" => expert_groups(config)?,
-                method => {
-                    let message =
-                        format!("is {method:?}, not \"greedy\" or \"group_limited_greedy\"");
-                    return Err(config.invalid("topk_method", message));
-                }
-            };
-            return Ok(RouterSpec {
-                groups,
-                factor,
-                ..softmax(false)
-            });
-        }
+fn router(config: &ConfigReader<'_>, row: RouterRow) -> Result<RouterSpec, LoadError> {
+    let factor = match row.factor {
+        Some((field, default)) => config.number(field, 1e-3..=1e3)?.unwrap_or(default),
+        None => 1.0,
     };
-    let (groups, renormalize) = (
-        expert_groups(config)?,
-        config.boolean("norm_topk_prob")?.unwrap_or(true),
-    );
     Ok(RouterSpec {
-        sigmoid: true,
-        renormalize,
-        choice_bias,
-        groups,
-        factor,
+        sigmoid: row.sigmoid,
+        renormalize: row.normalizes.read(config)?,
+        choice_bias: row.choice_bias.read(config)?,
+        groups: match row.groups {
+            Groups::Never => None,
+            Groups::Fields => expert_groups(config)?,
+            Groups::Method => expert_groups_by_method(config)?,
+        },
+        factor: factor as f32,
     })
 }
 
 /// The options of experts, if any layer has them.
 pub(super) fn experts(
     config: &ConfigReader<'_>,
-    experts: Experts,
+    row: ExpertsRow,
     layers: &[LayerSpec],
 ) -> Result<Option<ExpertsSpec>, LoadError> {
     if !layers.iter().any(|layer| layer.experts) {
         return Ok(None);
     }
-    let (router, shared) = router_and_shared(config, experts)?;
-    let fields = Fields::of(config, experts);
-    let count = config.required_integer(fields.count, 1..=EXPERTS_MAX)?;
-    let per_token = config.required_integer(fields.per_token, 1..=ROUTES_MAX)?;
+    let router = router(config, row.router)?;
+    let number = |field, max| config.required(field, config.uniform_integer(field, 1..=max)?);
+    let field = count_field(config, row);
+    let count = number(field, EXPERTS_MAX)?;
+    let per_token = number(row.per_token, ROUTES_MAX)?;
     if per_token > count {
-        let message = format!("is {per_token}, more than {} = {count}", fields.count);
-        return Err(config.invalid(fields.per_token, message));
+        let message = format!("is {per_token}, more than {field} = {count}");
+        return Err(config.invalid(row.per_token, message));
     }
     check_expert_groups(config, router.groups, count, per_token)?;
     Ok(Some(ExpertsSpec {
         count,
         per_token,
-        mlp: config.multiple_of_eight(fields.mlp, 1 << 20)?,
-        latent: latent(config, experts)?,
+        mlp: config.multiple_of_eight(row.size, 1 << 20)?,
+        latent: latent(config, row)?,
         router,
-        bias: matches!(experts, Experts::EveryLayer { bias: true, .. }),
-        shared,
-        beside: matches!(experts, Experts::BesideMlp),
+        bias: row.bias,
+        shared: shared(config, row.shared)?,
+        beside: matches!(row.layers, Sparse::BesideMlp),
     }))
 }
 
-/// The router, and the MLP that every token passes besides.
-fn router_and_shared(
-    config: &ConfigReader<'_>,
-    experts: Experts,
-) -> Result<(RouterSpec, Option<SharedSpec>), LoadError> {
-    match experts {
-        Experts::Never | Experts::BesideMlp => Ok((softmax(true), None)),
-        Experts::SparseLayers { shared, normalizes } => {
-            let given = config.boolean("norm_topk_prob")?;
-            let router = softmax(given.unwrap_or(normalizes));
-            Ok((router, shared_behind_gate(config, shared)?))
-        }
-        Experts::EveryLayer { shared, .. } => Ok((softmax(true), shared_mlp(config, shared)?)),
-        Experts::EveryLayerBesideGated => Ok((softmax(true), shared_behind_gate(config, true)?)),
-        Experts::AfterDense(AfterDense { scores, factor, .. }) => {
-            let router = router(config, scores, factor)?;
-            Ok((router, shared_experts(config, "moe_intermediate_size")?))
-        }
-        Experts::Blocks => {
-            let router = router(config, Scores::Sigmoid, 1.0)?;
-            let size = "moe_shared_expert_intermediate_size";
-            Ok((router, shared_experts(config, size)?))
-        }
-    }
-}
-
-/// A router whose scores are a softmax.
-fn softmax(renormalize: bool) -> RouterSpec {
-    RouterSpec {
-        sigmoid: false,
-        renormalize,
-        choice_bias: false,
-        groups: None,
-        factor: 1.0,
-    }
-}
-
-/// The fields that have the numbers of experts.
-struct Fields {
-    count: &'static str,
-    per_token: &'static str,
-    /// The size of one.
-    mlp: &'static str,
-}
-
-impl Fields {
-    fn of(config: &ConfigReader<'_>, experts: Experts) -> Self {
-        Self {
-            // transformers 5 writes the first name, published configs another.
-            count: match experts {
-                Experts::AfterDense(AfterDense { count, .. }) => count,
-                Experts::Blocks => "n_routed_experts",
-                _ if config.get("num_local_experts").is_some() => "num_local_experts",
-                _ => "num_experts",
-            },
-            per_token: match experts {
-                Experts::BesideMlp => "top_k_experts",
-                _ => "num_experts_per_tok",
-            },
-            mlp: match experts {
-                Experts::EveryLayer { .. } => "intermediate_size",
-                _ => "moe_intermediate_size",
-            },
-        }
-    }
+/// The field that has the number of experts.
+fn count_field(config: &ConfigReader<'_>, row: ExpertsRow) -> &'static str {
+    let mut fields = row.count.iter().copied();
+    let last = row.count[row.count.len() - 1];
+    fields
+        .find(|field| config.get(field).is_some())
+        .unwrap_or(last)
 }
 
 /// Fails if experts do not fit into the groups from which a token's are chosen.
@@ -239,55 +156,38 @@ fn check_expert_groups(
 }
 
 /// `moe_latent_size`: columns that experts read and write.
-fn latent(config: &ConfigReader<'_>, experts: Experts) -> Result<Option<u32>, LoadError> {
+fn latent(config: &ConfigReader<'_>, row: ExpertsRow) -> Result<Option<u32>, LoadError> {
     let name = "moe_latent_size";
     if config.get(name).is_none() {
         return Ok(None);
     }
-    if !matches!(experts, Experts::Blocks) {
+    if !matches!(row.layers, Sparse::Blocks) {
         let message = "is set, which is not supported in this architecture";
         return Err(config.invalid(name, message));
     }
     Ok(Some(config.multiple_of_eight(name, 1 << 16)?))
 }
 
-/// The MLP of size `shared_expert_intermediate_size`, if the family has it.
-fn shared_behind_gate(
-    config: &ConfigReader<'_>,
-    shared: bool,
-) -> Result<Option<SharedSpec>, LoadError> {
-    if !shared {
-        return Ok(None);
-    }
-    let mlp = config.multiple_of_eight("shared_expert_intermediate_size", 1 << 20)?;
-    Ok(Some(SharedSpec { mlp, gated: true }))
-}
-
-/// The MLP of size `shared_intermediate_size`, if the family has it.
-fn shared_mlp(config: &ConfigReader<'_>, shared: bool) -> Result<Option<SharedSpec>, LoadError> {
-    if !shared {
-        return Ok(None);
-    }
-    let mlp = config.multiple_of_eight("shared_intermediate_size", 1 << 20)?;
-    Ok(Some(SharedSpec { mlp, gated: false }))
-}
-
-/// `n_shared_experts` experts that every token passes, as one MLP; `size` is the field with the size of one.
-fn shared_experts(config: &ConfigReader<'_>, size: &str) -> Result<Option<SharedSpec>, LoadError> {
-    let count = config
-        .integer("n_shared_experts", 0..=EXPERTS_MAX)?
-        .unwrap_or(0);
-    let mlp = config.multiple_of_eight(size, 1 << 20)?;
-    if count.checked_mul(mlp).is_none_or(|all| all > 1 << 20) {
-        return Err(config.invalid(
-            "n_shared_experts",
-            format!("is {count}: experts of {mlp} would be too large"),
-        ));
-    }
-    Ok((count > 0).then_some(SharedSpec {
-        mlp: count * mlp,
-        gated: false,
-    }))
+/// The MLP that every token passes besides.
+fn shared(config: &ConfigReader<'_>, row: Shared) -> Result<Option<SharedSpec>, LoadError> {
+    const MAX: u32 = 1 << 20;
+    let (mlp, gated) = match row {
+        Shared::Never => return Ok(None),
+        Shared::Gated(size) => (config.multiple_of_eight(size, MAX)?, true),
+        Shared::Sized(size) => (config.multiple_of_eight(size, MAX)?, false),
+        Shared::Experts(field, default, size) => {
+            let count = config.uniform_integer(field, 0..=EXPERTS_MAX)?;
+            let count = count.unwrap_or(default);
+            let each = config.multiple_of_eight(size, MAX)?;
+            let all = count.checked_mul(each).filter(|all| *all <= MAX);
+            let all = all.ok_or_else(|| {
+                let message = format!("is {count}: experts of {each} would be too large");
+                config.invalid(field, message)
+            })?;
+            (all, false)
+        }
+    };
+    Ok((mlp > 0).then_some(SharedSpec { mlp, gated }))
 }
 
 /// `n_group` and `topk_group`; `None` if all groups are kept.
@@ -301,4 +201,16 @@ fn expert_groups(config: &ConfigReader<'_>) -> Result<Option<ExpertGroups>, Load
         ));
     }
     Ok((kept < count).then_some(ExpertGroups { count, kept }))
+}
+
+/// The same, as `topk_method` says.
+fn expert_groups_by_method(config: &ConfigReader<'_>) -> Result<Option<ExpertGroups>, LoadError> {
+    match config.text("topk_method")?.unwrap_or("greedy") {
+        "greedy" => Ok(None),
+        "group_limited_greedy" => expert_groups(config),
+        method => {
+            let message = format!("is {method:?}, not \"greedy\" or \"group_limited_greedy\"");
+            Err(config.invalid("topk_method", message))
+        }
+    }
 }

@@ -31,7 +31,12 @@ impl Heads {
             .get("q_lora_rank")
             .map(|_| config.multiple_of_eight("q_lora_rank", 1 << 16));
         let (rank, rotated) = (size("kv_lora_rank")?, size("qk_rope_head_dim")?);
-        let (plain, value) = (size("qk_nope_head_dim")?, size("v_head_dim")?);
+        let plain = size("qk_nope_head_dim")?;
+        // MiniCPM 3 may leave out the size of a head of v; others have tensors of another shape then.
+        let value = match config.get("v_head_dim") {
+            None if hidden.is_multiple_of(8 * query) => hidden / query,
+            _ => size("v_head_dim")?,
+        };
         if rank + rotated > LATENT_DIM_MAX {
             let message = format!(
                 "is {rank}: with {rotated} rotated elements, a token would have over {LATENT_DIM_MAX}"

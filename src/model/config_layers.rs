@@ -282,6 +282,9 @@ pub(super) fn slides(
             (0..count).map(|layer| layer >= first).collect()
         }
         Windows::Pattern(every) | Windows::PatternIfSet(every) => pattern(config, every, count)?,
+        Windows::PatternFromLast(every) => (0..count)
+            .map(|layer| !(count - 1 - layer).is_multiple_of(every as usize))
+            .collect(),
         Windows::UnrotatedLayers => rotated_layers(config, count)?
             .into_iter()
             .map(|rotated| !rotated)
@@ -384,6 +387,7 @@ pub(super) fn ropes(
                     .collect(),
             )
         }
+        Ropes::ListedBases => listed_bases(config, row, head_dim, slides)?,
         Ropes::Never => (Vec::new(), vec![None; count]),
         Ropes::Local => (
             one()?,
@@ -396,6 +400,36 @@ pub(super) fn ropes(
             (one()?, vec![rotates.then_some(0); count])
         }
     })
+}
+
+/// Rotations of the layers whose entry of `layer_rope_theta` is not zero; without the list, of those with a window.
+fn listed_bases(
+    config: &ConfigReader<'_>,
+    row: RopeRow,
+    head_dim: u32,
+    slides: &[bool],
+) -> Result<LayerRopes, LoadError> {
+    let name = "layer_rope_theta";
+    let mut rope = RopeSpec::from_config(config, head_dim, row.options)?;
+    let Some(bases) = config.list(name)? else {
+        let ropes = slides.iter().map(|&slides| slides.then_some(0));
+        return Ok((vec![rope], ropes.collect()));
+    };
+    check_count(config, name, bases.len(), slides.len())?;
+    let mut layers = Vec::with_capacity(bases.len());
+    let mut known = None;
+    for base in bases {
+        let found = base.as_f64().filter(|base| (0.0..=1e30).contains(base));
+        let found = found.ok_or_else(|| config.invalid(name, format!("has {base}, no base")))?;
+        if found > 0.0 && *known.get_or_insert(found) != found {
+            let message =
+                format!("has {found} and others: layers with several bases are not supported");
+            return Err(config.invalid(name, message));
+        }
+        layers.push((found > 0.0).then_some(0));
+    }
+    rope.theta = known.unwrap_or(rope.theta);
+    Ok((vec![rope], layers))
 }
 
 /// For each layer, whether it has rotary embeddings: `no_rope_layers` has a 1 if so.

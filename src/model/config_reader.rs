@@ -13,7 +13,11 @@ pub(super) struct ConfigReader<'a> {
     /// Names of the enclosing objects, each followed by a dot.
     prefix: String,
     object: &'a Map<String, Value>,
+    names: FieldNames,
 }
+
+/// Names of fields that a family has under other names: the usual one, and its own.
+pub(super) type FieldNames = &'static [(&'static str, &'static str)];
 
 /// Parses a JSON file. Python writes `NaN` and `Infinity`, which JSON does not have. They are read as strings, so that
 /// a field with such a value is rejected by name if it must be a number, and ignored if it is not used.
@@ -61,6 +65,7 @@ impl<'a> ConfigReader<'a> {
                 file,
                 prefix: String::new(),
                 object,
+                names: &[],
             }),
             _ => Err(LoadError::Json {
                 file: file.into(),
@@ -69,9 +74,23 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
+    /// The same object, whose fields may have these names besides the usual ones.
+    pub(super) fn named(self, names: FieldNames) -> Self {
+        Self { names, ..self }
+    }
+
+    /// What the object calls a field.
+    fn own_name<'n>(&self, name: &'n str) -> &'n str {
+        let own = self
+            .names
+            .iter()
+            .find(|(usual, own)| *usual == name && self.object.contains_key(*own));
+        own.map_or(name, |(_, own)| own)
+    }
+
     /// The error for an invalid field `name`; `message` continues a sentence that starts with the field's name.
     pub(super) fn invalid(&self, name: &str, message: impl Into<String>) -> LoadError {
-        let field = format!("{}{name}", self.prefix);
+        let field = format!("{}{}", self.prefix, self.own_name(name));
         LoadError::Field {
             file: self.file.into(),
             field,
@@ -80,12 +99,16 @@ impl<'a> ConfigReader<'a> {
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
-        self.object.get(name).filter(|value| !value.is_null())
+        self.object
+            .get(self.own_name(name))
+            .filter(|value| !value.is_null())
     }
 
     /// Whether the field is present and `null`.
     pub(super) fn is_null(&self, name: &str) -> bool {
-        self.object.get(name).is_some_and(Value::is_null)
+        self.object
+            .get(self.own_name(name))
+            .is_some_and(Value::is_null)
     }
 
     /// All fields, in the file's order.
@@ -104,13 +127,30 @@ impl<'a> ConfigReader<'a> {
         name: &str,
         range: RangeInclusive<u32>,
     ) -> Result<Option<u32>, LoadError> {
-        let Some(value) = self.get(name) else {
-            return Ok(None);
-        };
+        self.get(name)
+            .map(|value| self.whole(name, value, range))
+            .transpose()
+    }
+
+    /// An integer within `range`, or a list of it for each layer.
+    pub(super) fn uniform_integer(
+        &self,
+        name: &str,
+        range: RangeInclusive<u32>,
+    ) -> Result<Option<u32>, LoadError> {
+        self.get(name)
+            .map(|value| self.whole(name, repeated(value), range))
+            .transpose()
+    }
+
+    fn whole(
+        &self,
+        name: &str,
+        value: &Value,
+        range: RangeInclusive<u32>,
+    ) -> Result<u32, LoadError> {
         match value.as_f64() {
-            Some(number) if number.fract() == 0.0 && within(number, &range) => {
-                Ok(Some(number as u32))
-            }
+            Some(number) if number.fract() == 0.0 && within(number, &range) => Ok(number as u32),
             _ => Err(self.wrong(
                 name,
                 value,
@@ -193,6 +233,7 @@ impl<'a> ConfigReader<'a> {
             file: self.file,
             prefix: format!("{}{name}.", self.prefix),
             object,
+            names: &[],
         }))
     }
 
@@ -234,6 +275,14 @@ impl<'a> ConfigReader<'a> {
             found.push('…');
         }
         self.invalid(name, format!("is {found}, not {expected}"))
+    }
+}
+
+/// The value that all entries of a list have; anything else as it is.
+fn repeated(value: &Value) -> &Value {
+    match value.as_array().map(Vec::as_slice) {
+        Some([first, others @ ..]) if others.iter().all(|other| other == first) => first,
+        _ => value,
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) struct Multipliers {
     pub(super) residual: f64,
     pub(super) logits: f64,
     pub(super) logits_softcap: Option<f64>,
+    /// Factor of q's norm without a weight.
+    pub(super) query_norm: f64,
     pub(super) factors: Factors,
 }
 
@@ -41,6 +43,15 @@ impl Multipliers {
                 scalar_default,
                 softcaps,
             } => plain.of_gemma(config, heads, scalar_default, softcaps),
+            Scales::EmbeddingIf(field) => Ok(Self {
+                embedding: match config.boolean(field)? {
+                    Some(true) => f64::from(heads.hidden).sqrt(),
+                    _ => 1.0,
+                },
+                ..plain
+            }),
+            Scales::MiniCpm => plain.mini_cpm(config, heads),
+            Scales::MuseGlimmer => plain.muse_glimmer(config),
             Scales::Unscaled => plain.unscaled(config, heads),
             Scales::FalconH1 => plain.parallel(config),
             Scales::Multipliers => plain.multiplied(config),
@@ -58,6 +69,7 @@ impl Multipliers {
             residual: 1.0,
             logits: 1.0,
             logits_softcap: None,
+            query_norm: 1.0,
             factors: Factors::NONE,
         })
     }
@@ -112,6 +124,27 @@ impl Multipliers {
             attention: 1.0,
             embedding: f64::from(heads.hidden).sqrt(),
             logits_softcap: config.number("final_logit_softcapping", 1e-3..=1e6)?,
+            ..self
+        })
+    }
+
+    fn mini_cpm(self, config: &ConfigReader<'_>, heads: &Heads) -> Result<Self, LoadError> {
+        let number = |name: &str| config.required(name, config.number(name, 1e-3..=1e6)?);
+        let layers = number("num_hidden_layers")?;
+        Ok(Self {
+            embedding: number("scale_emb")?,
+            residual: number("scale_depth")? / layers.sqrt(),
+            logits: number("dim_model_base")? / f64::from(heads.hidden),
+            ..self
+        })
+    }
+
+    fn muse_glimmer(self, config: &ConfigReader<'_>) -> Result<Self, LoadError> {
+        let number = |name: &str| config.required(name, config.number(name, 1e-6..=1e6)?);
+        Ok(Self {
+            logits: number("output_multiplier")?,
+            logits_softcap: config.number("final_logit_softcapping", 1e-3..=1e6)?,
+            query_norm: number("qk_scale_factor")?,
             ..self
         })
     }

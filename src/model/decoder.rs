@@ -52,9 +52,14 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
         Step::Embed(Embed {
             table,
             scale: spec.embedding_scale,
-            out: buffers.x,
+            out: if spec.norm.embedding {
+                buffers.normed
+            } else {
+                buffers.x
+            },
         }),
     ];
+    recorder.embedding_norm(&mut body, &buffers);
     recorder.layer_embeddings(&mut body, &buffers);
     for (index, layer) in spec.layers.iter().enumerate() {
         recorder.mix(&mut body, &buffers, index, layer);
@@ -63,7 +68,10 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
         }
         recorder.add_layer_embedding(&mut body, &buffers, index);
     }
-    let final_norm = recorder.norm(buffers.x, "final_norm", false, buffers.normed);
+    let final_norm = RmsNorm {
+        one_plus: spec.norm.final_one_plus,
+        ..recorder.norm(buffers.x, "final_norm", false, buffers.normed)
+    };
     let sample = recorder.sample(&buffers, table, &final_norm);
     let pool = vec![
         Step::RmsNorm(final_norm),
@@ -164,6 +172,23 @@ impl Recorder<'_> {
         }
     }
 
+    /// Normalizes embedded rows, where a model does.
+    fn embedding_norm(&mut self, steps: &mut Vec<Step>, buffers: &Buffers) {
+        if self.spec.norm.embedding {
+            let weight = self.weight("embedding_norm");
+            steps.push(Step::RmsNorm(RmsNorm {
+                x: buffers.normed,
+                delta: None,
+                weight,
+                epsilon: self.spec.norm.epsilon,
+                one_plus: false,
+                accumulate: false,
+                options: NormOptions::default(),
+                out: buffers.x,
+            }));
+        }
+    }
+
     /// The last norm of a layer: `x += norm(branch)`, times the layer's number if it has one.
     fn norm_onto_x(
         &mut self,
@@ -174,6 +199,7 @@ impl Recorder<'_> {
         is_last: bool,
     ) -> Step {
         let mut norm = self.norm(branch, &weight.of_layer(layer), true, buffers.x);
+        norm.epsilon = self.spec.norm.epsilon_after;
         let has_scalar = is_last && self.spec.layer_scalar;
         norm.options.scale = has_scalar.then(|| self.layer_weight(layer, LayerWeight::Scalar));
         Step::RmsNorm(norm)
@@ -184,7 +210,7 @@ impl Recorder<'_> {
         (kind != HeadNorms::None).then(|| HeadNorm {
             weight: self.layer_weight(layer, weight),
             epsilon: norm.epsilon,
-            one_plus: norm.one_plus,
+            one_plus: norm.one_plus && kind != HeadNorms::Unweighted,
             whole_row: kind == HeadNorms::WholeRow,
             after_rotation: kind == HeadNorms::EachHeadRotated,
         })
@@ -410,6 +436,7 @@ impl Recorder<'_> {
         } else {
             self.weight("head")
         };
+        let bias = self.spec.head_bias.then(|| self.weight("head_bias"));
         let mut steps = vec![
             Step::GatherRows(GatherRows { x, out: sampled }),
             Step::RmsNorm(RmsNorm {
@@ -420,7 +447,7 @@ impl Recorder<'_> {
             Step::MatMul(MatMul {
                 x: sampled_normed,
                 weight: head,
-                bias: None,
+                bias,
                 accumulate: false,
                 out: logits,
             }),

@@ -4,17 +4,23 @@
 //! (those of transformers). `config.rs` interprets the rows.
 
 mod attention;
+mod experts;
 mod state;
 
+use super::config_reader::FieldNames;
 use super::rope::RopeOptions;
 use super::spec::{HeadNorms, NormPlace, OutputGate};
 use super::tensor_names::TensorNames;
 use crate::plan::Activation;
 use attention::{
-    APERTUS, ARCEE, COHERE2, DEEPSEEK_V2, DEEPSEEK_V3, ERNIE4_5, EXAONE4, GEMMA, GEMMA2, GEMMA3,
-    GEMMA4, GEMMA4_UNIFIED, GLM4, GLM4_MOE, GLM4_MOE_LITE, GPT_OSS, GRANITE, GRANITE_MOE,
-    HUNYUAN_DENSE, LLAMA, MINISTRAL3, MISTRAL, OLMO2, OLMO3, PHI3, QWEN2, QWEN2_MOE, QWEN3,
-    QWEN3_MOE, SEED_OSS, SMOLLM3, STARCODER2,
+    APERTUS, ARCEE, COHERE, COHERE2, ERNIE4_5, EXAONE, EXAONE4, GEMMA, GEMMA2, GEMMA3, GLM, GLM4,
+    GRANITE, HUNYUAN_DENSE, LLAMA, MINICPM3, MINISTRAL3, MISTRAL, MUSE_GLIMMER, OLMO2, OLMO3, PHI,
+    PHI3, QWEN2, QWEN2_5_VL, QWEN3, QWEN3_VL, SEED_OSS, SMOLLM3, STARCODER2,
+};
+use experts::{
+    AFMOE, DEEPSEEK_V2, DEEPSEEK_V3, EXAONE_MOE, GEMMA4, GEMMA4_UNIFIED, GLM4_MOE, GLM4_MOE_LITE,
+    GPT_OSS, GRANITE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MELLUM, MINIMAX_M2, MIXTRAL,
+    OLMOE, QWEN2_MOE, QWEN3_MOE, QWEN3_VL_MOE, SOLAR_OPEN,
 };
 use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,
@@ -25,15 +31,25 @@ use state::{
 pub(super) struct Family {
     /// First entry of `architectures`.
     pub(super) architecture: &'static str,
+    /// Other spellings of it.
+    pub(super) spellings: &'static [&'static str],
+    /// Fields that its configs have under other names.
+    pub(super) fields: FieldNames,
     /// `model_type`, used for configs without `architectures`, and for the text model of a multimodal checkpoint.
     pub(super) model_type: &'static str,
+    /// Fields that would change the results, and may only be absent, `null`, false or zero.
+    pub(super) unsupported: &'static [&'static str],
+    /// Fields that may only have this text.
+    pub(super) only: &'static [(&'static str, &'static str)],
+    /// The LM head has a bias.
+    pub(super) head_bias: bool,
     pub(super) norms: NormsRow,
     pub(super) sizes: Sizes,
     pub(super) mixers: Mixers,
     pub(super) attention: AttentionRow,
     pub(super) rope: RopeRow,
     pub(super) mlp: MlpRow,
-    pub(super) experts: Experts,
+    pub(super) experts: ExpertsRow,
     pub(super) scales: Scales,
     /// Default of `tie_word_embeddings`.
     pub(super) tied_default: bool,
@@ -53,6 +69,12 @@ pub(super) struct NormsRow {
     pub(super) bias: bool,
     /// The field of epsilon.
     pub(super) epsilon: &'static str,
+    /// The field of another epsilon for norms after branches.
+    pub(super) epsilon_after: Option<&'static str>,
+    /// `one_plus` of the final norm.
+    pub(super) final_one_plus: bool,
+    /// Embedded rows are normalized, without a weight.
+    pub(super) embedding: bool,
 }
 
 /// Whether the sizes of heads and MLPs depend on the layer.
@@ -101,11 +123,11 @@ pub(super) enum Rule {
 
 #[derive(Clone, Copy)]
 pub(super) struct AttentionRow {
-    pub(super) qkv_bias: Bias,
-    pub(super) output_bias: Bias,
+    pub(super) qkv_bias: Flag,
+    pub(super) output_bias: Flag,
     pub(super) head_norms: HeadNorms,
-    /// The field that says whether there are `head_norms`; `None`: there are.
-    pub(super) head_norms_if: Option<&'static str>,
+    /// Whether there are `head_norms`.
+    pub(super) head_norms_if: Flag,
     /// RMS norm of v without a weight.
     pub(super) value_norm: bool,
     /// q grows with its position, by `llama_4_scaling_beta` of `rope_parameters` if it is there.
@@ -132,7 +154,7 @@ pub(super) struct MlpRow {
     pub(super) activation: ActivationField,
     /// Whether the activation is gated.
     pub(super) gated: bool,
-    pub(super) bias: Bias,
+    pub(super) bias: Flag,
     /// The size of layers without experts.
     pub(super) size: MlpSize,
 }
@@ -147,8 +169,9 @@ pub(super) enum MlpSize {
     Adjusted,
 }
 
+/// An option that is fixed, or that a field decides.
 #[derive(Clone, Copy)]
-pub(super) enum Bias {
+pub(super) enum Flag {
     Never,
     Always,
     /// The value of this boolean field; false if it is absent.
@@ -169,6 +192,8 @@ pub(super) enum Windows {
     UpperLayers,
     /// All but every n-th layer; n is `sliding_window_pattern`, with this default.
     Pattern(u32),
+    /// All but every n-th layer, counted from the last, which has none.
+    PatternFromLast(u32),
     /// Like `Pattern` if `sliding_window` is set, else none. The pattern may be a text with an `L` for each layer with
     /// a window, such as `LLLG`.
     PatternIfSet(u32),
@@ -192,6 +217,8 @@ pub(super) enum Ropes {
     LocalUnlessAllGlobal,
     /// In layers with a sliding window only.
     Local,
+    /// In layers whose entry of `layer_rope_theta` is not zero, which is the base; without the list, as `Local`.
+    ListedBases,
     /// In no layer.
     Never,
     /// In every layer if `position_embedding_type` is `rope`, else in none.
@@ -234,67 +261,152 @@ pub(super) enum Scales {
     /// Factors of embedded rows, of the inputs and outputs of each branch, of k, of gates and of logits; those that no
     /// scale of a plan expresses are [`super::spec::Factors`].
     FalconH1,
+    /// As `Plain`, and embedded rows times √hidden if this field is true.
+    EmbeddingIf(&'static str),
+    /// Embedded rows times `scale_emb`, branches times `scale_depth` / √layers, and logits divided by hidden /
+    /// `dim_model_base`.
+    MiniCpm,
+    /// Logits times `output_multiplier`, with a cap from `final_logit_softcapping`; the norm of q is times
+    /// `qk_scale_factor`.
+    MuseGlimmer,
     /// q · k times 1, embedded rows times √hidden; a cap of logits from `final_logit_softcapping`.
     Unscaled,
 }
 
-/// Which layers have experts instead of one MLP, and how experts are weighted.
+/// Experts: which layers have them instead of one MLP, how they are chosen, and the fields of their numbers.
 #[derive(Clone, Copy)]
-pub(super) enum Experts {
+pub(super) struct ExpertsRow {
+    pub(super) layers: Sparse,
+    /// Fields with the number of experts; the first that is there counts.
+    pub(super) count: &'static [&'static str],
+    /// The field with the number of experts of a token.
+    pub(super) per_token: &'static str,
+    /// The field with the size of one.
+    pub(super) size: &'static str,
+    pub(super) router: RouterRow,
+    pub(super) shared: Shared,
+    /// Router, gate, up and down have biases.
+    pub(super) bias: bool,
+}
+
+/// Which layers have experts.
+#[derive(Clone, Copy)]
+pub(super) enum Sparse {
     Never,
-    /// Every n-th layer, n being `decoder_sparse_step`, except `mlp_only_layers`. Experts have size
-    /// `moe_intermediate_size`; `norm_topk_prob` says whether a token's weights are normalized.
-    SparseLayers {
-        /// Every token also passes a gated MLP of size `shared_expert_intermediate_size`.
-        shared: bool,
-        /// Default of `norm_topk_prob`.
-        normalizes: bool,
-    },
-    /// Every layer, with experts of size `moe_intermediate_size` whose weights add up to 1, and a gated MLP of size
-    /// `shared_expert_intermediate_size` that every token passes.
-    EveryLayerBesideGated,
-    /// The layers that [`Mixers::Blocks`] says, with experts as in `AfterDense`.
+    EveryLayer,
+    /// Every layer, unless the number of experts is zero.
+    EveryLayerIfAny,
+    /// Every n-th layer, n being `decoder_sparse_step`, except `mlp_only_layers`; or those that `mlp_layer_types` says.
+    EveryNth,
+    /// The layers that [`Mixers::Blocks`] says.
     Blocks,
-    /// All layers but the first few, or those that `mlp_layer_types` calls `dense`, with experts of size
-    /// `moe_intermediate_size` and `n_shared_experts` that every token passes.
-    AfterDense(AfterDense),
-    /// Every layer if `enable_moe_block` is set, beside its MLP: `num_experts` of size `moe_intermediate_size`.
+    /// All layers but the first few, whose number is in this field, with this default; or those that `mlp_layer_types`
+    /// says.
+    AfterDense(&'static str, u32),
+    /// Every layer if `enable_moe_block` is set, beside its MLP.
     BesideMlp,
-    /// Every layer. Experts have size `intermediate_size`; a token's weights add up to 1.
-    EveryLayer {
-        /// Router, gate, up and down have biases.
-        bias: bool,
-        /// Every token also passes the layer's MLP; `num_local_experts` may be zero, so that it is alone.
-        shared: bool,
-    },
 }
 
-/// What configs call the numbers of [`Experts::AfterDense`].
+/// How experts are chosen and weighted.
 #[derive(Clone, Copy)]
-pub(super) struct AfterDense {
-    /// The field with the number of layers without experts, and its default.
-    pub(super) dense: (&'static str, u32),
-    /// The field with the number of experts.
-    pub(super) count: &'static str,
-    /// How scores are computed.
-    pub(super) scores: Scores,
-    /// Default of `routed_scaling_factor`.
-    pub(super) factor: f64,
+pub(super) struct RouterRow {
+    /// Scores are sigmoids instead of a softmax.
+    pub(super) sigmoid: bool,
+    /// Scores have a bias for the choice.
+    pub(super) choice_bias: Flag,
+    /// A token's weights are divided by their sum.
+    pub(super) normalizes: Flag,
+    pub(super) groups: Groups,
+    /// The field of the factor of all weights, and its default.
+    pub(super) factor: Option<(&'static str, f64)>,
 }
 
-/// The scores of [`Experts::AfterDense`].
+/// Whether experts are chosen from some groups only.
 #[derive(Clone, Copy)]
-pub(super) enum Scores {
-    /// Sigmoids, with a bias for the choice.
-    Sigmoid,
-    /// The same, with a bias if this field is true or absent.
-    SigmoidIf(&'static str),
-    /// A softmax, whose probabilities are not normalized. `topk_method` may only be `greedy`.
-    Softmax,
+pub(super) enum Groups {
+    Never,
+    /// `n_group` and `topk_group`.
+    Fields,
+    /// The same, if `topk_method` is `group_limited_greedy`; otherwise, it may only be `greedy`.
+    Method,
+}
+
+/// The MLP that every token passes besides.
+#[derive(Clone, Copy)]
+pub(super) enum Shared {
+    Never,
+    /// One of the size in this field, behind a gate.
+    Gated(&'static str),
+    /// One of the size in this field.
+    Sized(&'static str),
+    /// As many experts as the first field says (by default, the number), of the size in the second, as one MLP.
+    Experts(&'static str, u32, &'static str),
+}
+
+/// Fields with the number of experts: transformers 5 writes the first, published configs have another.
+const EXPERT_COUNT: &[&str] = &["num_local_experts", "num_experts"];
+
+impl RouterRow {
+    /// A softmax of a token's experts.
+    const SOFTMAX: Self = Self {
+        sigmoid: false,
+        choice_bias: Flag::Never,
+        normalizes: Flag::Always,
+        groups: Groups::Never,
+        factor: None,
+    };
+
+    /// Sigmoids, with a bias for the choice among groups.
+    const SIGMOID: Self = Self {
+        sigmoid: true,
+        choice_bias: Flag::Always,
+        normalizes: Flag::UnlessField("norm_topk_prob"),
+        groups: Groups::Fields,
+        factor: Some(("routed_scaling_factor", 1.0)),
+    };
+}
+
+impl ExpertsRow {
+    /// In no layer.
+    const NONE: Self = Self {
+        layers: Sparse::Never,
+        count: EXPERT_COUNT,
+        per_token: "num_experts_per_tok",
+        size: "moe_intermediate_size",
+        router: RouterRow::SOFTMAX,
+        shared: Shared::Never,
+        bias: false,
+    };
+
+    /// Instead of the MLP of every layer, with its size.
+    const EVERY_LAYER: Self = Self {
+        layers: Sparse::EveryLayer,
+        size: "intermediate_size",
+        ..Self::NONE
+    };
+
+    /// Qwen's.
+    const EVERY_NTH: Self = Self {
+        layers: Sparse::EveryNth,
+        router: RouterRow {
+            normalizes: Flag::Field("norm_topk_prob"),
+            ..RouterRow::SOFTMAX
+        },
+        ..Self::NONE
+    };
+
+    /// DeepSeek's.
+    const AFTER_DENSE: Self = Self {
+        layers: Sparse::AfterDense("first_k_dense_replace", 1),
+        count: &["n_routed_experts"],
+        router: RouterRow::SIGMOID,
+        shared: Shared::Experts("n_shared_experts", 0, "moe_intermediate_size"),
+        ..Self::NONE
+    };
 }
 
 /// To add an architecture, add a row here.
-pub(super) const FAMILIES: [&Family; 42] = [
+pub(super) const FAMILIES: [&Family; 61] = [
     &LLAMA,
     &MISTRAL,
     &QWEN2,
@@ -337,4 +449,23 @@ pub(super) const FAMILIES: [&Family; 42] = [
     &DEEPSEEK_V2,
     &DEEPSEEK_V3,
     &GLM4_MOE_LITE,
+    &MIXTRAL,
+    &OLMOE,
+    &MELLUM,
+    &GRANITE_MOE_SHARED,
+    &GLM,
+    &SOLAR_OPEN,
+    &HY_V3,
+    &EXAONE,
+    &EXAONE_MOE,
+    &HUNYUAN_MOE,
+    &QWEN3_VL,
+    &QWEN3_VL_MOE,
+    &QWEN2_5_VL,
+    &MINIMAX_M2,
+    &PHI,
+    &COHERE,
+    &AFMOE,
+    &MINICPM3,
+    &MUSE_GLIMMER,
 ];

@@ -30,6 +30,8 @@ pub(super) struct RopeOptions {
     pub(super) interleaved: bool,
     /// Default of `partial_rotary_factor`.
     pub(super) partial_rotary_factor: f64,
+    /// A field with the number of elements that rotate, if `partial_rotary_factor` is absent.
+    pub(super) rotary_dim: Option<&'static str>,
 }
 
 /// How a model stretches its rotary frequencies.
@@ -172,8 +174,14 @@ impl RopeSpec {
             };
             Ok::<_, LoadError>(own.or(config.number(name, range)?))
         };
-        let fraction = number("partial_rotary_factor", 0.0..=1.0)?;
-        let fraction = fraction.unwrap_or(options.partial_rotary_factor);
+        let given = number("partial_rotary_factor", 0.0..=1.0)?;
+        let counted = options
+            .rotary_dim
+            .map_or(Ok(None), |field| config.integer(field, 2..=head_dim))?;
+        let fraction = match (given, counted) {
+            (None, Some(count)) => f64::from(count) / f64::from(head_dim),
+            (given, _) => given.unwrap_or(options.partial_rotary_factor),
+        };
         let is_proportional = match &scaling {
             Some(fields) => fields.text("rope_type")? == Some("proportional"),
             None => false,

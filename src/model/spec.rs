@@ -59,6 +59,8 @@ pub struct ModelSpec {
     pub logits_softcap: Option<f32>,
     /// The LM head is the embedding table.
     pub tied_embeddings: bool,
+    /// The LM head has a bias.
+    pub head_bias: bool,
     /// The table that both share has the head's name.
     pub embedding_in_head: bool,
     /// Rotary embeddings, indexed by [`LayerSpec::rope`].
@@ -75,8 +77,14 @@ pub struct ModelSpec {
 pub struct NormSpec {
     /// Epsilon, added to the mean of squares.
     pub epsilon: f32,
+    /// Epsilon of norms after branches.
+    pub epsilon_after: f32,
     /// Multiply by `1 + w` instead of `w`.
     pub one_plus: bool,
+    /// The same of the final norm.
+    pub final_one_plus: bool,
+    /// Embedded rows are normalized, without a weight.
+    pub embedding: bool,
     /// Norms of the stream are LayerNorms: rows are centered first.
     pub center: bool,
     /// Norms of the stream have biases.
@@ -119,6 +127,8 @@ pub enum HeadNorms {
     EachHeadRotated,
     /// Over all heads of a token.
     WholeRow,
+    /// Over each head, without a weight.
+    Unweighted,
 }
 
 /// Options of attention that all layers share.
@@ -134,6 +144,8 @@ pub struct AttentionSpec {
     pub output_bias: bool,
     /// RMS norms of q and k.
     pub head_norms: HeadNorms,
+    /// Factor of q's norm, if it has no weight.
+    pub query_norm_factor: f32,
     /// RMS norm of v over each head, without a weight.
     pub value_norm: bool,
     /// Factor of q that grows with its position.

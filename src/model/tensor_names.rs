@@ -1,9 +1,13 @@
 //! Tensor names in each family's checkpoints: one [`TensorNames`] table per naming scheme.
 
+mod experts;
 mod state;
 
 use super::layer_weight::LayerWeight::{self, *};
 
+pub(super) use experts::{
+    AFMOE, EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MINIMAX_M2, MIXTRAL, QWEN3_VL_MOE,
+};
 pub(super) use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,
     QWEN3_NEXT,
@@ -18,6 +22,7 @@ pub(super) struct TensorNames {
     /// The table of the layers' own embeddings, their projection and its norm.
     pub(super) layer_embedding: [&'static str; 3],
     pub(super) head: &'static str,
+    pub(super) head_bias: &'static str,
     pub(super) layer: &'static [&'static [LayerNames]],
 }
 
@@ -143,6 +148,9 @@ const FUSED_ATTENTION: &[LayerNames] = &[
     names(Output, &["model.layers.{}.self_attn.o_proj.weight"]),
 ];
 
+/// Biases of [`FUSED_ATTENTION`].
+const FUSED_BIAS: &[LayerNames] = &[names(QkvBias, &["model.layers.{}.self_attn.qkv_proj.bias"])];
+
 /// [`GATED_MLP`], already stacked in the checkpoint.
 const FUSED_MLP: &[LayerNames] = &[
     names(GateUp, &["model.layers.{}.mlp.gate_up_proj.weight"]),
@@ -187,9 +195,29 @@ const NORMS_AFTER: &[LayerNames] = &[
     ),
 ];
 
-/// Experts with separate tensors: three matrices each, and possibly biases in GGUF.
+/// A router.
+const ROUTER: &[LayerNames] = &[names(Router, &["model.layers.{}.mlp.gate.weight"])];
+
+/// Experts with separate tensors: three matrices each.
+const MATRICES_APART: &[LayerNames] = &[
+    names(
+        ExpertGateUp,
+        &[
+            "model.layers.{}.mlp.experts.{e}.gate_proj.weight",
+            "model.layers.{}.mlp.experts.{e}.up_proj.weight",
+        ],
+    ),
+    names(
+        ExpertDown,
+        &["model.layers.{}.mlp.experts.{e}.down_proj.weight"],
+    ),
+];
+
+/// A router and experts with separate tensors, which may have biases in GGUF.
 const EXPERTS_APART: &[LayerNames] = &[
-    names(Router, &["model.layers.{}.mlp.gate.weight"]),
+    ROUTER[0],
+    MATRICES_APART[0],
+    MATRICES_APART[1],
     names(RouterBias, &["model.layers.{}.mlp.gate.bias"]),
     names(
         ExpertGateUpBias,
@@ -201,17 +229,6 @@ const EXPERTS_APART: &[LayerNames] = &[
     names(
         ExpertDownBias,
         &["model.layers.{}.mlp.experts.{e}.down_proj.bias"],
-    ),
-    names(
-        ExpertGateUp,
-        &[
-            "model.layers.{}.mlp.experts.{e}.gate_proj.weight",
-            "model.layers.{}.mlp.experts.{e}.up_proj.weight",
-        ],
-    ),
-    names(
-        ExpertDown,
-        &["model.layers.{}.mlp.experts.{e}.down_proj.weight"],
     ),
 ];
 
@@ -286,6 +303,7 @@ pub(super) const HUGGING_FACE: TensorNames = TensorNames {
         "model.per_layer_projection_norm.weight",
     ],
     head: "lm_head.weight",
+    head_bias: "lm_head.bias",
     layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP],
 };
 
@@ -312,6 +330,96 @@ pub(super) const GLM4: TensorNames = TensorNames {
     layer: &[NORMS_AROUND_GLM, ATTENTION, FUSED_MLP],
     ..HUGGING_FACE
 };
+
+/// GLM 4 9B; in GGUF, q, k and v may be one tensor.
+pub(super) const GLM: TensorNames = TensorNames {
+    layer: &[
+        NORMS_BEFORE,
+        ATTENTION,
+        FUSED_ATTENTION,
+        FUSED_BIAS,
+        FUSED_MLP,
+    ],
+    ..HUGGING_FACE
+};
+
+/// Attention with output gates in a tensor of their own.
+const ATTENTION_GATED: &[LayerNames] = &[
+    names(
+        Qkv,
+        &[
+            "model.layers.{}.self_attn.q_proj.weight",
+            "model.layers.{}.self_attn.k_proj.weight",
+            "model.layers.{}.self_attn.v_proj.weight",
+            "model.layers.{}.self_attn.gate_proj.weight",
+        ],
+    ),
+    ATTENTION[2],
+    ATTENTION[3],
+    ATTENTION[4],
+];
+
+/// The text model of Muse Glimmer.
+pub(super) const MUSE_GLIMMER: TensorNames = TensorNames {
+    layer: &[NORMS_AROUND, ATTENTION_GATED, GATED_MLP],
+    ..HUGGING_FACE
+};
+
+/// Phi 1, 1.5 and 2.
+pub(super) const PHI: TensorNames = TensorNames {
+    final_norm: "model.final_layernorm.weight",
+    final_norm_bias: "model.final_layernorm.bias",
+    layer: &[
+        NORMS_BEFORE,
+        NORM_BIASES,
+        ATTENTION,
+        FUSED_ATTENTION,
+        FUSED_BIAS,
+        REST_PHI,
+    ],
+    ..HUGGING_FACE
+};
+
+/// The output of attention and the MLP of Phi.
+const REST_PHI: &[LayerNames] = &[
+    names(Output, &["model.layers.{}.self_attn.dense.weight"]),
+    names(OutputBias, &["model.layers.{}.self_attn.dense.bias"]),
+    names(GateUp, &["model.layers.{}.mlp.fc1.weight"]),
+    names(GateUpBias, &["model.layers.{}.mlp.fc1.bias"]),
+    names(Down, &["model.layers.{}.mlp.fc2.weight"]),
+    names(DownBias, &["model.layers.{}.mlp.fc2.bias"]),
+];
+
+/// EXAONE 3.
+pub(super) const EXAONE: TensorNames = TensorNames {
+    embedding: "transformer.wte.weight",
+    final_norm: "transformer.ln_f.weight",
+    layer: &[LAYER_EXAONE],
+    ..HUGGING_FACE
+};
+
+/// A layer of EXAONE 3.
+const LAYER_EXAONE: &[LayerNames] = &[
+    names(AttentionNorm, &["transformer.h.{}.ln_1.weight"]),
+    names(
+        Qkv,
+        &[
+            "transformer.h.{}.attn.attention.q_proj.weight",
+            "transformer.h.{}.attn.attention.k_proj.weight",
+            "transformer.h.{}.attn.attention.v_proj.weight",
+        ],
+    ),
+    names(Output, &["transformer.h.{}.attn.attention.out_proj.weight"]),
+    names(MlpNorm, &["transformer.h.{}.ln_2.weight"]),
+    names(
+        GateUp,
+        &[
+            "transformer.h.{}.mlp.c_fc_0.weight",
+            "transformer.h.{}.mlp.c_fc_1.weight",
+        ],
+    ),
+    names(Down, &["transformer.h.{}.mlp.c_proj.weight"]),
+];
 
 /// Granite with experts.
 pub(super) const GRANITE_MOE: TensorNames = TensorNames {

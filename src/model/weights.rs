@@ -14,7 +14,7 @@ mod state;
 use super::error::{LoadError, UploadError};
 use super::layer_weight::LayerWeight;
 use super::source::{Element, TensorInfo, TensorSource};
-use super::spec::{GatedNormSpec, ModelSpec};
+use super::spec::{GatedNormSpec, HeadNorms, ModelSpec};
 use super::tensor_names::{Nesting, Order};
 use crate::plan::{Plan, Section, WeightFormat, WeightId};
 use crate::platform;
@@ -119,6 +119,11 @@ impl WeightTable {
         all.iter_mut()
             .flat_map(|weight| &mut weight.parts)
             .for_each(|part| part.tensor = nesting.of(&part.tensor));
+        if stored_by_rows(&all, tensors) {
+            all.iter_mut()
+                .flat_map(|weight| &mut weight.parts)
+                .for_each(|part| *part = part.clone().by_rows());
+        }
         // Of several ways to store a weight, the first that is there; if none is, the first is missing.
         let is_there = |weight: &Required| {
             weight
@@ -142,24 +147,50 @@ impl WeightTable {
         let mut table = Self { weights };
         table.compute_ropes(spec);
         table.compute_norms(spec);
+        table.compute_head_norms(spec);
         Ok(table)
     }
 
     /// Computes the rotary frequencies of `spec`.
     pub(super) fn compute_ropes(&mut self, spec: &ModelSpec) {
         for (index, rope) in spec.ropes.iter().enumerate() {
-            let frequencies = rope.frequencies(spec.positions_max);
-            let columns = u32::try_from(frequencies.len()).expect("a head has few elements");
-            let content = Content::Computed(frequencies);
-            let weight = Weight {
-                rows: 1,
-                columns,
-                sections: f32_row(),
-                experts: 1,
-                content,
-            };
-            self.weights.insert(format!("rope.{index}"), weight);
+            self.compute(
+                format!("rope.{index}"),
+                rope.frequencies(spec.positions_max),
+            );
         }
+    }
+
+    /// Computes the weights of norms of embedded rows, q and k that have none.
+    fn compute_head_norms(&mut self, spec: &ModelSpec) {
+        if spec.norm.embedding {
+            self.compute("embedding_norm".into(), vec![1.0; spec.hidden as usize]);
+        }
+        if spec.attention.head_norms != HeadNorms::Unweighted {
+            return;
+        }
+        for (index, layer) in spec.layers.iter().enumerate() {
+            for (weight, factor) in [
+                (LayerWeight::QNorm, spec.attention.query_norm_factor),
+                (LayerWeight::KNorm, 1.0),
+            ] {
+                let values = vec![factor; layer.head_dim as usize];
+                self.compute(weight.of_layer(index), values);
+            }
+        }
+    }
+
+    /// Adds a vector that is computed.
+    fn compute(&mut self, name: String, values: Vec<f32>) {
+        let columns = u32::try_from(values.len()).expect("a vector has few elements");
+        let weight = Weight {
+            rows: 1,
+            columns,
+            sections: f32_row(),
+            experts: 1,
+            content: Content::Computed(values),
+        };
+        self.weights.insert(name, weight);
     }
 
     /// Computes the weights of the gated norms of states that have no norm.
@@ -175,19 +206,8 @@ impl WeightTable {
             .zip(&spec.layers)
             .filter(|(_, layer)| layer.kind.has_state());
         for (index, _) in stateful {
-            let content = Content::Computed(vec![
-                spec.factors.state * GatedNormSpec::NONE_ROOT;
-                norm.run as usize
-            ]);
-            let weight = Weight {
-                rows: 1,
-                columns: norm.run,
-                sections: f32_row(),
-                experts: 1,
-                content,
-            };
-            self.weights
-                .insert(LayerWeight::StateNorm.of_layer(index), weight);
+            let values = vec![spec.factors.state * GatedNormSpec::NONE_ROOT; norm.run as usize];
+            self.compute(LayerWeight::StateNorm.of_layer(index), values);
         }
     }
 
@@ -397,6 +417,20 @@ async fn read_vector(
         }
     }
     Ok(row.into())
+}
+
+/// Whether experts that are published by columns were saved again by rows. One of their tensors whose shape tells is
+/// enough: of those whose rows are as many as their columns, none does.
+fn stored_by_rows(required: &[Required], tensors: &BTreeMap<String, TensorInfo>) -> bool {
+    let by_columns = required
+        .iter()
+        .flat_map(|weight| &weight.parts)
+        .filter(|part| part.order == Order::Transposed);
+    by_columns.into_iter().any(|part| {
+        tensors.get(&part.tensor).is_some_and(|info| {
+            info.shape != part.shape && info.shape == part.clone().by_rows().shape
+        })
+    })
 }
 
 /// The only section of a vector.

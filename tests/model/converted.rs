@@ -12,6 +12,8 @@
 //! - xIELU's numbers: metadata.
 //! - Latent attention: the product for keys and values is cut in two, and the keys of a head are transposed.
 
+mod experts;
+mod names;
 pub(super) mod orders;
 mod properties;
 mod states;
@@ -41,30 +43,6 @@ use std::collections::BTreeMap;
 pub(super) const F32: u32 = 0;
 pub(super) const F16: u32 = 1;
 const MXFP4: u32 = 39;
-
-/// Names of tensors outside layers, in a checkpoint and in a file.
-const WHOLE_NAMES: [(&str, &str); 10] = [
-    ("model.embed_tokens_per_layer", "per_layer_token_embd"),
-    ("model.per_layer_model_projection", "per_layer_model_proj"),
-    ("model.per_layer_projection_norm", "per_layer_proj_norm"),
-    ("model.embed_tokens", "token_embd"),
-    ("model.norm", "output_norm"),
-    ("backbone.embeddings", "token_embd"),
-    ("backbone.norm_f", "output_norm"),
-    ("model.final_layernorm", "output_norm"),
-    ("model.embedding_norm", "token_embd_norm"),
-    ("lm_head", "output"),
-];
-
-/// Names within a layer that have no suffix in a checkpoint.
-const SUFFIXLESS_NAMES: [(&str, &str); 6] = [
-    ("layer_scalar", "layer_output_scale.weight"),
-    ("router.scale", "ffn_gate_inp.scale"),
-    ("router.per_expert_scale", "ffn_down_exps.scale"),
-    ("experts.gate_up_proj", "ffn_gate_up_exps.weight"),
-    ("experts.down_proj", "ffn_down_exps.weight"),
-    ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
-];
 
 /// A tensor's rows, outermost dimension first.
 pub(super) type Values = (Vec<usize>, Vec<f32>);
@@ -131,11 +109,23 @@ pub(super) fn files() -> impl Iterator<Item = (&'static str, Builder)> {
         })
 }
 
+/// Families whose files are not read, or that no file can describe: those of MiniCPM 3 have no multipliers.
+const NOT_CONVERTED: [&str; 8] = [
+    "lfm3",
+    "olmo_hybrid",
+    "minimax_m2",
+    "phi",
+    "cohere",
+    "afmoe",
+    "minicpm3",
+    "muse_glimmer",
+];
+
 /// The golden folders whose architectures GGUF has.
 fn converted() -> impl Iterator<Item = (&'static str, f32)> {
     families()
-        .chain(STATES)
-        .filter(|(family, _)| !["lfm3", "olmo_hybrid"].contains(family))
+        .chain(super::selected(STATES))
+        .filter(|(family, _)| !NOT_CONVERTED.contains(family))
 }
 
 fn prove_converted<B: Backend + Inspect>(target: &Target, backend: &mut B, kinds: &[(u32, &str)]) {
@@ -277,7 +267,17 @@ impl Checkpoint {
             };
         }
         let own = match architecture {
-            "LlamaForCausalLM" | "MistralForCausalLM" => "llama",
+            "LlamaForCausalLM" | "MistralForCausalLM" | "MixtralForCausalLM" => "llama",
+            "OlmoeForCausalLM" => "olmoe",
+            "MellumForCausalLM" => "mellum",
+            "GlmForCausalLM" => "chatglm",
+            "ExaoneForCausalLM" => "exaone",
+            "ExaoneMoeForCausalLM" => "exaone-moe",
+            "HYV3ForCausalLM" => "hy_v3",
+            "HunYuanMoEV1ForCausalLM" => "hunyuan-moe",
+            "Qwen2_5_VLForConditionalGeneration" => "qwen2vl",
+            "Qwen3VLForConditionalGeneration" => "qwen3vl",
+            "Qwen3VLMoeForConditionalGeneration" => "qwen3vlmoe",
             "Ministral3ForCausalLM" | "Mistral3ForConditionalGeneration" => "mistral3",
             "GemmaForCausalLM" => "gemma",
             "Gemma4ForCausalLM" | "Gemma4UnifiedForCausalLM" | "Gemma4ForConditionalGeneration" => {
@@ -289,11 +289,11 @@ impl Checkpoint {
             "SeedOssForCausalLM" => "seed_oss",
             "Ernie4_5ForCausalLM" => "ernie4_5",
             "Glm4ForCausalLM" => "glm4",
-            "Glm4MoeForCausalLM" => "glm4moe",
+            "Glm4MoeForCausalLM" | "SolarOpenForCausalLM" => "glm4moe",
             "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM" | "Glm4MoeLiteForCausalLM" => {
                 "deepseek2"
             }
-            "GraniteMoeForCausalLM" => "granitemoe",
+            "GraniteMoeForCausalLM" | "GraniteMoeSharedForCausalLM" => "granitemoe",
             "GraniteMoeHybridForCausalLM" => "granite",
             "HunYuanDenseV1ForCausalLM" => "hunyuan-dense",
             "Cohere2ForCausalLM" => "cohere2",
@@ -356,7 +356,10 @@ impl Checkpoint {
     }
 
     pub(super) fn whole(&self, field: &str) -> Option<u32> {
-        self.config[field].as_u64().map(|number| number as u32)
+        let value = &self.config[field];
+        // Hunyuan has lists by layer.
+        let number = value.get(0).unwrap_or(value).as_u64();
+        number.map(|number| number as u32)
     }
 
     fn write_sizes(&self, file: &mut Builder) {
@@ -365,14 +368,21 @@ impl Checkpoint {
                 file.set(&format!("{}.{key}", self.own), Item::U32(value));
             }
         };
-        set("block_count", self.whole("num_hidden_layers"));
+        set(
+            "block_count",
+            self.whole("num_hidden_layers").or(self.whole("num_layers")),
+        );
         set("context_length", self.whole("max_position_embeddings"));
         set("embedding_length", self.whole("hidden_size"));
         // Granite 4 calls its only MLP shared.
+        let mlp = if self.own == "granitemoe" {
+            None
+        } else {
+            self.whole("shared_intermediate_size")
+        };
         set(
             "feed_forward_length",
-            self.whole("shared_intermediate_size")
-                .or(self.whole("intermediate_size")),
+            mlp.or(self.whole("intermediate_size")),
         );
         set("attention.head_count", self.whole("num_attention_heads"));
         set("attention.head_count_kv", self.whole("num_key_value_heads"));
@@ -388,7 +398,8 @@ impl Checkpoint {
             set(
                 "expert_used_count",
                 self.whole("num_experts_per_tok")
-                    .or(self.whole("top_k_experts")),
+                    .or(self.whole("top_k_experts"))
+                    .or(self.whole("moe_topk")),
             );
             let expert = if self.own == "gpt-oss" {
                 "intermediate_size"
@@ -621,6 +632,7 @@ impl Checkpoint {
                 copy("embedding_scale", "embedding_multiplier");
                 copy("residual_scale", "residual_multiplier");
                 copy("logit_scale", "logits_scaling");
+                self.write_experts(file);
             }
             "gemma4" => {
                 copy("final_logit_softcapping", "final_logit_softcapping");
@@ -646,7 +658,7 @@ impl Checkpoint {
                 );
                 set(
                     "leading_dense_block_count",
-                    self.whole("first_k_dense_replace").expect("a count"),
+                    self.whole("first_k_dense_replace").unwrap_or(0),
                 );
                 set("expert_gating_func", 2);
                 set("nextn_predict_layers", 0);
@@ -674,7 +686,7 @@ impl Checkpoint {
                 let rotated = layers.iter().map(|layer| layer == 1).collect();
                 file.set(&key("attention.rope_pattern"), Item::Booleans(rotated));
             }
-            _ => {}
+            _ => self.write_experts(file),
         }
         // A phi3 file without a window has the value zero. The converter omits Mistral's window, so llama.cpp uses full
         // attention; here it is written under the key of the other families.
@@ -684,7 +696,7 @@ impl Checkpoint {
         if let Some(window) = window.filter(|_| self.own != "qwen2moe") {
             file.set(&key("attention.sliding_window"), Item::U32(window));
         }
-        if let ("olmo2" | "exaone4", Some(kinds)) =
+        if let ("olmo2" | "exaone4" | "exaone-moe" | "mellum", Some(kinds)) =
             (self.own, self.config["layer_types"].as_array())
         {
             let local = kinds
@@ -774,6 +786,9 @@ impl Checkpoint {
             };
             return vec![part(0, "gate_proj"), part(1, "up_proj")];
         }
+        if let Some(changed) = self.changed_experts(name, &shape, &values) {
+            return changed;
+        }
         if name.contains(".act_fn.") {
             return Vec::new();
         }
@@ -790,81 +805,6 @@ impl Checkpoint {
             return untangled(&format!("{name}.weight"), transposed(&shape, &values));
         }
         vec![(name.into(), (shape, values))]
-    }
-
-    pub(super) fn own_name(&self, name: &str) -> String {
-        let rest = name
-            .strip_prefix("model.layers.")
-            .or(name.strip_prefix("backbone.layers."));
-        let Some((layer, name)) = rest.and_then(|rest| rest.split_once('.')) else {
-            return WHOLE_NAMES
-                .into_iter()
-                .fold(name.to_owned(), |name, (theirs, own)| {
-                    name.replace(theirs, own)
-                });
-        };
-        if let Some(own) = self.state_name(name) {
-            return format!("blk.{layer}.{own}");
-        }
-        let whole = SUFFIXLESS_NAMES
-            .iter()
-            .find(|(theirs, _)| *theirs == name)
-            .map(|(_, own)| *own);
-        if let Some(whole) = whole {
-            return format!("blk.{layer}.{whole}");
-        }
-        let (stem, suffix) = name.rsplit_once('.').expect("a name has parts");
-        let own = match stem {
-            "input_layernorm" | "attention_layernorm" => "attn_norm",
-            "self_attn.q_proj" => "attn_q",
-            "self_attn.k_proj" => "attn_k",
-            "self_attn.v_proj" => "attn_v",
-            "self_attn.qkv_proj" => "attn_qkv",
-            "self_attn.q_a_proj" => "attn_q_a",
-            "self_attn.q_a_layernorm" => "attn_q_a_norm",
-            "self_attn.q_b_proj" => "attn_q_b",
-            "self_attn.kv_a_proj_with_mqa" => "attn_kv_a_mqa",
-            "self_attn.kv_a_layernorm" => "attn_kv_a_norm",
-            "self_attn.kv_b_proj" => "attn_kv_b",
-            "self_attn.k_b_proj" => "attn_k_b",
-            "self_attn.v_b_proj" => "attn_v_b",
-            "self_attn.o_proj" => "attn_output",
-            "self_attn.q_norm" | "self_attn.query_layernorm" => "attn_q_norm",
-            "self_attn.k_norm" | "self_attn.key_layernorm" => "attn_k_norm",
-            "self_attn" if suffix == "sinks" => return format!("blk.{layer}.attn_sinks.weight"),
-            "post_attention_layernorm" => match self.own {
-                "gemma2" | "gemma3" | "gemma4" | "olmo2" | "exaone4" | "gpt-oss" | "seed_oss"
-                | "glm4moe" | "qwen35" | "qwen35moe" | "qwen3next" => "post_attention_norm",
-                _ => "ffn_norm",
-            },
-            "pre_feedforward_layernorm" | "feedforward_layernorm" => "ffn_norm",
-            "post_self_attn_layernorm" => "post_attention_norm",
-            "post_feedforward_layernorm" | "post_mlp_layernorm" => "post_ffw_norm",
-            "post_feedforward_layernorm_1" => "post_ffw_norm_1",
-            "post_feedforward_layernorm_2" => "post_ffw_norm_2",
-            "pre_feedforward_layernorm_2" => "pre_ffw_norm_2",
-            "per_layer_input_gate" => "inp_gate",
-            "per_layer_projection" => "proj",
-            "post_per_layer_input_norm" => "post_norm",
-            "mlp.gate_proj" | "shared_mlp.gate_proj" => "ffn_gate",
-            "mlp.up_proj" | "mlp.gate_up_proj" | "mlp.c_fc" | "shared_mlp.up_proj" => "ffn_up",
-            "mlp.down_proj" | "mlp.c_proj" | "shared_mlp.output_linear" => "ffn_down",
-            "mlp.gate" | "mlp.router" | "router.proj" | "block_sparse_moe.router.layer" => {
-                "ffn_gate_inp"
-            }
-            "mlp.shared_expert_gate" => "ffn_gate_inp_shexp",
-            "mlp.shared_expert.gate_proj" | "mlp.shared_experts.gate_proj" => "ffn_gate_shexp",
-            "mlp.shared_expert.up_proj" | "mlp.shared_experts.up_proj" => "ffn_up_shexp",
-            "mlp.shared_expert.down_proj" | "mlp.shared_experts.down_proj" => "ffn_down_shexp",
-            "block_sparse_moe.gate_proj" => "ffn_gate_exps",
-            "block_sparse_moe.up_proj" => "ffn_up_exps",
-            "block_sparse_moe.output_linear" => "ffn_down_exps",
-            "mlp.experts.gate_proj" => "ffn_gate_exps",
-            "mlp.experts.up_proj" => "ffn_up_exps",
-            "mlp.experts.down_proj" => "ffn_down_exps",
-            other => panic!("{other} has no name in GGUF"),
-        };
-        format!("blk.{layer}.{own}.{suffix}")
     }
 }
 

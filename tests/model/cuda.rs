@@ -6,6 +6,7 @@
 #[cfg(unix)]
 use super::emulator::emulated;
 use super::latents::LATENTS;
+use super::newer::NEWER;
 use super::quantized::{held_out, loss};
 use super::states::STATES;
 use super::today::TODAY;
@@ -66,6 +67,12 @@ fn kernels_on_the_host_reproduce_families_of_today() {
 
 #[cfg(unix)]
 #[test]
+fn kernels_on_the_host_reproduce_newer_families() {
+    on_the_host(NEWER);
+}
+
+#[cfg(unix)]
+#[test]
 fn kernels_on_the_host_reproduce_latents_states_and_longrope() {
     on_the_host(LATENTS.into_iter().chain(STATES));
     if let Some(mut backend) = emulated(Storage::F32, (8, 0)) {
@@ -79,7 +86,7 @@ fn on_the_host(families: impl IntoIterator<Item = (&'static str, f32)>) {
     let Some(mut backend) = emulated(Storage::F32, (8, 0)) else {
         return;
     };
-    for (family, tolerance) in families {
+    for (family, tolerance) in super::selected(families) {
         let mut cases = golden_cases(family);
         cases
             .iter_mut()

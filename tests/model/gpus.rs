@@ -8,6 +8,7 @@
 
 use super::gguf::{self, File};
 use super::latents::LATENTS;
+use super::newer::NEWER;
 use super::states::STATES;
 use super::today::TODAY;
 use super::{
@@ -189,13 +190,15 @@ fn every_family_is_right_on_the_kernels_of_every_class_and_tier() {
 /// deterministic if the first is not: latent attention, states, and heads of 256 and 512 elements.
 #[test]
 fn every_other_family_is_right_on_the_kernels_of_a_class_and_tier() {
-    let others: Vec<_> = TODAY.into_iter().chain(LATENTS).chain(STATES).collect();
+    let others = TODAY.into_iter().chain(LATENTS).chain(STATES).chain(NEWER);
+    let others: Vec<_> = super::selected(others).collect();
     for adapter in adapters() {
         for index in 0..4 {
             let way = Way::of(index);
             let mut backend = open(&way.options(adapter, FAMILY_BINDING));
             for (model, &family) in others.iter().enumerate() {
-                let has_own_kernels = model >= TODAY.len() || family.0 == "gemma4-wide";
+                let shares_kernels = TODAY.into_iter().chain(NEWER).any(|other| other == family);
+                let has_own_kernels = !shares_kernels || family.0 == "gemma4-wide";
                 let Sizes { deterministic, .. } = way.sizes();
                 if index == model % 4 {
                     prove_others(way, &mut backend, family, deterministic);
@@ -239,7 +242,8 @@ fn every_other_family_is_right_in_pieces() {
     // Devices by way and binding, so that kernels are compiled once for several families.
     let mut devices = BTreeMap::new();
     let mut split = BTreeSet::new();
-    for (index, (family, _)) in TODAY.into_iter().chain(LATENTS).chain(STATES).enumerate() {
+    let others = TODAY.into_iter().chain(LATENTS).chain(STATES).chain(NEWER);
+    for (index, (family, _)) in others.enumerate() {
         let model = Model::open(&golden(family)).expect("the golden model loads");
         let binding = least_binding(&model);
         let is_split = |weight: &WeightSpec| weight.bytes() > binding;

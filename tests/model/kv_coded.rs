@@ -140,7 +140,7 @@ fn relative_difference((expected, found): &(&[f32], &[f32])) -> f64 {
 
 #[test]
 fn logits_move_by_little_and_a_batch_is_its_members() {
-    for (family, logits_f16) in families().chain(STATES) {
+    for (family, logits_f16) in families().chain(super::selected(STATES)) {
         let model = Model::open(&golden(family)).expect("the golden model loads");
         formats(family).for_each(|format| {
             moves_by_little(format, (family, logits_f16), &model, &cases(family));
@@ -200,7 +200,7 @@ fn every_device_agrees_with_the_reference() {
 }
 
 fn agrees(target: &Target, backend: &mut impl Inspect, logits_max: Option<f32>) {
-    for (family, logits_f16) in families().chain(STATES) {
+    for (family, logits_f16) in families().chain(super::selected(STATES)) {
         let model = Model::open(&golden(family)).expect("the golden model loads");
         for format in formats(family) {
             agrees_in(

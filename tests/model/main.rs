@@ -22,11 +22,13 @@ mod gguf_splits;
 mod gpus;
 mod kv_coded;
 mod latents;
+mod lists;
 mod loading;
 mod longrope;
 mod lora;
 #[path = "../support/gguf_models.rs"]
 mod models;
+mod newer;
 #[path = "../support/packed.rs"]
 mod packed;
 mod plan;
@@ -57,11 +59,10 @@ use folio::plan::inputs::{
 };
 use folio::plan::{BufferId, KvFormat, Plan, Sample, Step, Tail, WeightId};
 use folio::platform::{FileAccess, block_on};
-use latents::LATENTS;
+use lists::{FAMILIES, LOGITS_F16, families, selected};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use today::TODAY;
 
 /// Accuracy that a backend must reach.
 struct Target {
@@ -88,31 +89,6 @@ const WGPU: Target = Target {
     logits_f32: 1e-2,
     bit_exact: false,
 };
-
-/// Maximum |Δ logit| with f16 keys and values.
-const LOGITS_F16: f32 = 3e-2;
-
-/// Golden folders, and maximum |Δ logit| with f16 keys and values.
-const FAMILIES: [(&str, f32); 13] = [
-    ("llama", LOGITS_F16),
-    ("llama3-rope", LOGITS_F16),
-    ("mistral-window", LOGITS_F16),
-    ("qwen2", LOGITS_F16),
-    ("qwen3", LOGITS_F16),
-    ("gemma2", 6e-2),
-    ("gemma3", 6e-2),
-    ("phi3", LOGITS_F16),
-    ("smollm3", LOGITS_F16),
-    ("olmo2", LOGITS_F16),
-    ("granite", LOGITS_F16),
-    ("qwen3-moe", LOGITS_F16),
-    ("gpt-oss", LOGITS_F16),
-];
-
-/// All golden folders whose cases have one answer each, with the same tolerance.
-fn families() -> impl Iterator<Item = (&'static str, f32)> {
-    FAMILIES.into_iter().chain(TODAY).chain(LATENTS)
-}
 
 const BLOCK_SIZE: u32 = 16;
 /// Tokens per prompt chunk: coprime to block and window sizes.
@@ -582,7 +558,7 @@ fn repository(path: &str) -> PathBuf {
 }
 
 fn golden(family: &str) -> PathBuf {
-    packed::model("golden").join(family)
+    packed::model(&format!("golden/{family}"))
 }
 
 fn read_json(file: &Path) -> Value {

@@ -79,12 +79,12 @@ pub(super) fn prove<B: Backend + Inspect>(target: &Target, backend: &mut B, form
 
 /// [`prove`] for these folders.
 pub(super) fn prove_list<B: Backend + Inspect>(
-    families: &[(&str, f32)],
+    families: &[(&'static str, f32)],
     target: &Target,
     backend: &mut B,
     formats: &[KvFormat],
 ) {
-    for &(family, logits_f16) in families {
+    for (family, logits_f16) in super::selected(families.iter().copied()) {
         let cases = golden_cases(family);
         let model = Model::open(&golden(family)).expect("the golden model loads");
         for &format in formats {

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 /// A file or folder of an archive, unpacked: `golden/llama` or `gguf/tiny-qwen3-Q4_0.gguf`.
 pub(crate) fn model(path: &str) -> PathBuf {
     static GOLDEN: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden"));
+    static NEWER: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-newer"));
     static GGUF: LazyLock<PathBuf> = LazyLock::new(|| unpacked("gguf"));
     static LORA: LazyLock<PathBuf> = LazyLock::new(|| unpacked("lora"));
     static FORMATS: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-formats"));
@@ -15,8 +16,10 @@ pub(crate) fn model(path: &str) -> PathBuf {
         &LORA
     } else if path.starts_with("golden-formats") {
         &FORMATS
-    } else if path.starts_with("golden") {
+    } else if path.starts_with("golden") && GOLDEN.join(path).exists() {
         &GOLDEN
+    } else if path.starts_with("golden") {
+        &NEWER
     } else {
         &GGUF
     };

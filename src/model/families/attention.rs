@@ -1,8 +1,8 @@
 //! The rows of decoders whose layers all have attention.
 
 use super::{
-    ActivationField, AfterDense, AttentionRow, Bias, Experts, Family, Mixers, MlpRow, MlpSize,
-    NormsRow, RopeRow, Ropes, Scales, Scores, Sizes, Windows,
+    ActivationField, AttentionRow, ExpertsRow, Family, Flag, Mixers, MlpRow, MlpSize, NormsRow,
+    RopeRow, Ropes, Scales, Sizes, Windows,
 };
 use crate::model::rope::RopeOptions;
 use crate::model::spec::{HeadNorms, NormPlace, OutputGate};
@@ -11,6 +11,11 @@ use crate::plan::Activation;
 
 pub(in crate::model) const LLAMA: Family = Family {
     architecture: "LlamaForCausalLM",
+    spellings: &[],
+    fields: &[],
+    unsupported: &[],
+    only: &[],
+    head_bias: false,
     model_type: "llama",
     norms: NormsRow {
         place: NormPlace::Before,
@@ -19,14 +24,17 @@ pub(in crate::model) const LLAMA: Family = Family {
         center: false,
         bias: false,
         epsilon: "rms_norm_eps",
+        epsilon_after: None,
+        final_one_plus: false,
+        embedding: false,
     },
     sizes: Sizes::Same,
     mixers: Mixers::Attention,
     attention: AttentionRow {
-        qkv_bias: Bias::Field("attention_bias"),
-        output_bias: Bias::Field("attention_bias"),
+        qkv_bias: Flag::Field("attention_bias"),
+        output_bias: Flag::Field("attention_bias"),
         head_norms: HeadNorms::None,
-        head_norms_if: None,
+        head_norms_if: Flag::Always,
         value_norm: false,
         query_growth: false,
         windows: Windows::Never,
@@ -40,15 +48,16 @@ pub(in crate::model) const LLAMA: Family = Family {
         options: RopeOptions {
             interleaved: false,
             partial_rotary_factor: 1.0,
+            rotary_dim: None,
         },
     },
     mlp: MlpRow {
         activation: ActivationField::HiddenAct(Activation::Silu),
         gated: true,
-        bias: Bias::Field("mlp_bias"),
+        bias: Flag::Field("mlp_bias"),
         size: MlpSize::Field("intermediate_size"),
     },
-    experts: Experts::Never,
+    experts: ExpertsRow::NONE,
     scales: Scales::Plain,
     tied_default: false,
     tensors: &tensor_names::HUGGING_FACE,
@@ -56,14 +65,14 @@ pub(in crate::model) const LLAMA: Family = Family {
 
 /// Attention without biases.
 pub(in crate::model) const UNBIASED: AttentionRow = AttentionRow {
-    qkv_bias: Bias::Never,
-    output_bias: Bias::Never,
+    qkv_bias: Flag::Never,
+    output_bias: Flag::Never,
     ..LLAMA.attention
 };
 
 /// An MLP without biases.
 pub(in crate::model) const UNBIASED_MLP: MlpRow = MlpRow {
-    bias: Bias::Never,
+    bias: Flag::Never,
     ..LLAMA.mlp
 };
 
@@ -82,7 +91,7 @@ pub(in crate::model) const QWEN2: Family = Family {
     architecture: "Qwen2ForCausalLM",
     model_type: "qwen2",
     attention: AttentionRow {
-        qkv_bias: Bias::Always,
+        qkv_bias: Flag::Always,
         windows: Windows::UpperLayers,
         ..UNBIASED
     },
@@ -107,6 +116,7 @@ pub(in crate::model) const GEMMA: Family = Family {
     model_type: "gemma",
     norms: NormsRow {
         one_plus: true,
+        final_one_plus: true,
         ..LLAMA.norms
     },
     mlp: MlpRow {
@@ -231,7 +241,7 @@ pub(in crate::model) const SEED_OSS: Family = Family {
     architecture: "SeedOssForCausalLM",
     model_type: "seed_oss",
     attention: AttentionRow {
-        output_bias: Bias::Field("attention_out_bias"),
+        output_bias: Flag::Field("attention_out_bias"),
         ..LLAMA.attention
     },
     ..LLAMA
@@ -241,19 +251,19 @@ pub(in crate::model) const ERNIE4_5: Family = Family {
     architecture: "Ernie4_5ForCausalLM",
     model_type: "ernie4_5",
     attention: AttentionRow {
-        qkv_bias: Bias::Field("use_bias"),
-        output_bias: Bias::Field("use_bias"),
+        qkv_bias: Flag::Field("use_bias"),
+        output_bias: Flag::Field("use_bias"),
         ..LLAMA.attention
     },
     rope: RopeRow {
         options: RopeOptions {
             interleaved: true,
-            partial_rotary_factor: 1.0,
+            ..LLAMA.rope.options
         },
         ..LLAMA.rope
     },
     mlp: MlpRow {
-        bias: Bias::Field("use_bias"),
+        bias: Flag::Field("use_bias"),
         ..LLAMA.mlp
     },
     tied_default: true,
@@ -268,13 +278,14 @@ pub(in crate::model) const GLM4: Family = Family {
         ..LLAMA.norms
     },
     attention: AttentionRow {
-        output_bias: Bias::Never,
+        output_bias: Flag::Never,
         ..LLAMA.attention
     },
     rope: RopeRow {
         options: RopeOptions {
             interleaved: true,
             partial_rotary_factor: 0.5,
+            ..LLAMA.rope.options
         },
         ..LLAMA.rope
     },
@@ -292,48 +303,6 @@ pub(in crate::model) const GRANITE: Family = Family {
         ..LLAMA.rope
     },
     scales: Scales::Multipliers,
-    ..LLAMA
-};
-
-pub(in crate::model) const GRANITE_MOE: Family = Family {
-    architecture: "GraniteMoeForCausalLM",
-    model_type: "granitemoe",
-    experts: Experts::EveryLayer {
-        bias: false,
-        shared: false,
-    },
-    tensors: &tensor_names::GRANITE_MOE,
-    ..GRANITE
-};
-
-pub(in crate::model) const QWEN3_MOE: Family = Family {
-    architecture: "Qwen3MoeForCausalLM",
-    model_type: "qwen3_moe",
-    experts: Experts::SparseLayers {
-        shared: false,
-        normalizes: false,
-    },
-    tensors: &tensor_names::QWEN3_MOE,
-    ..QWEN3
-};
-
-pub(in crate::model) const GPT_OSS: Family = Family {
-    architecture: "GptOssForCausalLM",
-    model_type: "gpt_oss",
-    attention: AttentionRow {
-        windows: Windows::Pattern(2),
-        sinks: true,
-        ..LLAMA.attention
-    },
-    mlp: MlpRow {
-        activation: ActivationField::ClampedSwiglu,
-        ..LLAMA.mlp
-    },
-    experts: Experts::EveryLayer {
-        bias: true,
-        shared: false,
-    },
-    tensors: &tensor_names::GPT_OSS,
     ..LLAMA
 };
 
@@ -357,104 +326,6 @@ pub(in crate::model) const HUNYUAN_DENSE: Family = Family {
     mlp: UNBIASED_MLP,
     tensors: &tensor_names::HUNYUAN_DENSE,
     ..LLAMA
-};
-
-pub(in crate::model) const GLM4_MOE: Family = Family {
-    architecture: "Glm4MoeForCausalLM",
-    model_type: "glm4_moe",
-    attention: AttentionRow {
-        output_bias: Bias::Never,
-        head_norms: HeadNorms::EachHead,
-        head_norms_if: Some("use_qk_norm"),
-        ..LLAMA.attention
-    },
-    rope: RopeRow {
-        options: RopeOptions {
-            interleaved: false,
-            ..GLM4.rope.options
-        },
-        ..GLM4.rope
-    },
-    mlp: UNBIASED_MLP,
-    experts: Experts::AfterDense(AfterDense {
-        dense: ("first_k_dense_replace", 1),
-        count: "n_routed_experts",
-        scores: Scores::Sigmoid,
-        factor: 1.0,
-    }),
-    tensors: &tensor_names::GLM4_MOE,
-    ..LLAMA
-};
-
-pub(in crate::model) const DEEPSEEK_V3: Family = Family {
-    architecture: "DeepseekV3ForCausalLM",
-    model_type: "deepseek_v3",
-    attention: AttentionRow {
-        latent: true,
-        ..LLAMA.attention
-    },
-    rope: RopeRow {
-        options: RopeOptions {
-            interleaved: true,
-            ..LLAMA.rope.options
-        },
-        ..LLAMA.rope
-    },
-    mlp: UNBIASED_MLP,
-    experts: Experts::AfterDense(AfterDense {
-        dense: ("first_k_dense_replace", 3),
-        count: "n_routed_experts",
-        scores: Scores::Sigmoid,
-        factor: 2.5,
-    }),
-    tensors: &tensor_names::DEEPSEEK,
-    ..LLAMA
-};
-
-pub(in crate::model) const DEEPSEEK_V2: Family = Family {
-    architecture: "DeepseekV2ForCausalLM",
-    model_type: "deepseek_v2",
-    experts: Experts::AfterDense(AfterDense {
-        dense: ("first_k_dense_replace", 0),
-        count: "n_routed_experts",
-        scores: Scores::Softmax,
-        factor: 1.0,
-    }),
-    ..DEEPSEEK_V3
-};
-
-/// GLM 4.7 Flash.
-pub(in crate::model) const GLM4_MOE_LITE: Family = Family {
-    architecture: "Glm4MoeLiteForCausalLM",
-    model_type: "glm4_moe_lite",
-    rope: RopeRow {
-        options: RopeOptions {
-            ..DEEPSEEK_V3.rope.options
-        },
-        ..LLAMA.rope
-    },
-    experts: Experts::AfterDense(AfterDense {
-        dense: ("first_k_dense_replace", 1),
-        count: "n_routed_experts",
-        scores: Scores::Sigmoid,
-        factor: 1.8,
-    }),
-    ..DEEPSEEK_V3
-};
-
-pub(in crate::model) const QWEN2_MOE: Family = Family {
-    architecture: "Qwen2MoeForCausalLM",
-    model_type: "qwen2_moe",
-    attention: AttentionRow {
-        qkv_bias: Bias::UnlessField("qkv_bias"),
-        ..QWEN2.attention
-    },
-    experts: Experts::SparseLayers {
-        shared: true,
-        normalizes: false,
-    },
-    tensors: &tensor_names::QWEN2_MOE,
-    ..QWEN2
 };
 
 pub(in crate::model) const COHERE2: Family = Family {
@@ -521,14 +392,14 @@ pub(in crate::model) const STARCODER2: Family = Family {
         ..LLAMA.norms
     },
     attention: AttentionRow {
-        qkv_bias: Bias::UnlessField("use_bias"),
-        output_bias: Bias::UnlessField("use_bias"),
+        qkv_bias: Flag::UnlessField("use_bias"),
+        output_bias: Flag::UnlessField("use_bias"),
         ..MISTRAL.attention
     },
     mlp: MlpRow {
         activation: ActivationField::HiddenAct(Activation::GeluTanh),
         gated: false,
-        bias: Bias::UnlessField("use_bias"),
+        bias: Flag::UnlessField("use_bias"),
         ..LLAMA.mlp
     },
     tied_default: true,
@@ -536,37 +407,126 @@ pub(in crate::model) const STARCODER2: Family = Family {
     ..LLAMA
 };
 
-pub(in crate::model) const GEMMA4: Family = Family {
-    architecture: "Gemma4ForCausalLM",
-    model_type: "gemma4_text",
-    norms: NormsRow {
-        place: NormPlace::BeforeAndAfter,
-        ..LLAMA.norms
-    },
-    sizes: Sizes::ByKind,
-    mixers: Mixers::Attention,
+/// GLM 4 9B: without the norms after branches of [`GLM4`].
+pub(in crate::model) const GLM: Family = Family {
+    architecture: "GlmForCausalLM",
+    model_type: "glm",
+    norms: LLAMA.norms,
+    tensors: &tensor_names::GLM,
+    ..GLM4
+};
+
+/// EXAONE 3 and 3.5: Llama with other names.
+pub(in crate::model) const EXAONE: Family = Family {
+    architecture: "ExaoneForCausalLM",
+    model_type: "exaone",
+    fields: &[
+        ("num_hidden_layers", "num_layers"),
+        ("rms_norm_eps", "layer_norm_epsilon"),
+        ("hidden_act", "activation_function"),
+    ],
+    tensors: &tensor_names::EXAONE,
+    ..LLAMA
+};
+
+/// The text model. Positions of text are the same in all sections of M-RoPE.
+pub(in crate::model) const QWEN3_VL: Family = Family {
+    architecture: "Qwen3VLForConditionalGeneration",
+    model_type: "qwen3_vl_text",
     attention: AttentionRow {
-        head_norms: HeadNorms::EachHead,
-        value_norm: true,
-        windows: Windows::Pattern(6),
+        windows: Windows::Never,
+        ..QWEN3.attention
+    },
+    ..QWEN3
+};
+
+/// The text model, whose fields may be those of the whole model, too.
+pub(in crate::model) const QWEN2_5_VL: Family = Family {
+    architecture: "Qwen2_5_VLForConditionalGeneration",
+    model_type: "qwen2_5_vl_text",
+    ..QWEN2
+};
+
+/// Command R and Aya. LayerNorms of q and k, which Command R+ has, are not supported.
+pub(in crate::model) const COHERE: Family = Family {
+    architecture: "CohereForCausalLM",
+    model_type: "cohere",
+    unsupported: &["use_qk_norm"],
+    attention: LLAMA.attention,
+    rope: RopeRow {
+        layers: Ropes::One,
+        ..COHERE2.rope
+    },
+    ..COHERE2
+};
+
+/// Phi 1, 1.5 and 2.
+pub(in crate::model) const PHI: Family = Family {
+    architecture: "PhiForCausalLM",
+    model_type: "phi",
+    unsupported: &["qk_layernorm"],
+    head_bias: true,
+    norms: NormsRow {
+        bias: true,
+        ..COHERE2.norms
+    },
+    attention: AttentionRow {
+        qkv_bias: Flag::Always,
+        output_bias: Flag::Always,
         ..LLAMA.attention
     },
     rope: RopeRow {
-        layers: Ropes::LocalAndGlobal,
+        options: RopeOptions {
+            partial_rotary_factor: 0.5,
+            ..LLAMA.rope.options
+        },
         ..LLAMA.rope
     },
     mlp: MlpRow {
-        activation: ActivationField::HiddenActivation,
-        ..UNBIASED_MLP
+        activation: ActivationField::HiddenAct(Activation::GeluTanh),
+        gated: false,
+        bias: Flag::Always,
+        ..LLAMA.mlp
     },
-    experts: Experts::BesideMlp,
-    scales: Scales::Unscaled,
-    tied_default: true,
-    tensors: &tensor_names::GEMMA4,
+    tensors: &tensor_names::PHI,
+    ..LLAMA
 };
 
-pub(in crate::model) const GEMMA4_UNIFIED: Family = Family {
-    architecture: "Gemma4UnifiedForCausalLM",
-    model_type: "gemma4_unified_text",
-    ..GEMMA4
+pub(in crate::model) const MINICPM3: Family = Family {
+    architecture: "MiniCPM3ForCausalLM",
+    model_type: "minicpm3",
+    attention: AttentionRow {
+        latent: true,
+        ..LLAMA.attention
+    },
+    scales: Scales::MiniCpm,
+    tied_default: true,
+    tensors: &tensor_names::DEEPSEEK,
+    ..LLAMA
+};
+
+/// The text model. All norms but the final one multiply by `1 + w`, and those of q and k have no weight.
+pub(in crate::model) const MUSE_GLIMMER: Family = Family {
+    architecture: "MuseGlimmerForConditionalGeneration",
+    model_type: "muse_glimmer_text",
+    norms: NormsRow {
+        epsilon_after: Some("post_norm_eps"),
+        final_one_plus: false,
+        embedding: true,
+        ..GEMMA2.norms
+    },
+    attention: AttentionRow {
+        head_norms: HeadNorms::Unweighted,
+        windows: Windows::PatternFromLast(4),
+        gate: OutputGate::EachElement,
+        ..LLAMA.attention
+    },
+    rope: RopeRow {
+        layers: Ropes::ListedBases,
+        ..LLAMA.rope
+    },
+    mlp: GEMMA.mlp,
+    scales: Scales::MuseGlimmer,
+    tensors: &tensor_names::MUSE_GLIMMER,
+    ..LLAMA
 };

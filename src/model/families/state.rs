@@ -2,8 +2,8 @@
 
 use super::attention::{GRANITE, LLAMA, QWEN3, UNBIASED, UNBIASED_MLP};
 use super::{
-    ActivationField, AfterDense, AttentionRow, Experts, Family, Mixers, MlpRow, MlpSize, NormsRow,
-    RopeRow, Ropes, Rule, Scales, Scores, Windows,
+    ActivationField, AttentionRow, ExpertsRow, Family, Flag, Mixers, MlpRow, MlpSize, NormsRow,
+    RopeRow, Ropes, RouterRow, Rule, Scales, Shared, Sparse, Windows,
 };
 use crate::model::rope::RopeOptions;
 use crate::model::spec::{HeadNorms, NormPlace, OutputGate};
@@ -42,12 +42,15 @@ pub(in crate::model) const LFM2_MOE: Family = Family {
     architecture: "Lfm2MoeForCausalLM",
     model_type: "lfm2_moe",
     mlp: UNBIASED_MLP,
-    experts: Experts::AfterDense(AfterDense {
-        dense: ("num_dense_layers", 2),
-        count: "num_experts",
-        scores: Scores::SigmoidIf("use_expert_bias"),
-        factor: 1.0,
-    }),
+    experts: ExpertsRow {
+        layers: Sparse::AfterDense("num_dense_layers", 2),
+        count: &["num_experts"],
+        router: RouterRow {
+            choice_bias: Flag::UnlessField("use_expert_bias"),
+            ..ExpertsRow::AFTER_DENSE.router
+        },
+        ..ExpertsRow::AFTER_DENSE
+    },
     tensors: &tensor_names::LFM2_MOE,
     ..LFM2
 };
@@ -83,6 +86,7 @@ pub(in crate::model) const QWEN3_5: Family = Family {
     model_type: "qwen3_5_text",
     norms: NormsRow {
         one_plus: true,
+        final_one_plus: true,
         ..LLAMA.norms
     },
     mixers: Mixers::AttentionOrState(Rule::Delta),
@@ -106,7 +110,11 @@ pub(in crate::model) const QWEN3_5: Family = Family {
 pub(in crate::model) const QWEN3_5_MOE: Family = Family {
     architecture: "Qwen3_5MoeForCausalLM",
     model_type: "qwen3_5_moe_text",
-    experts: Experts::EveryLayerBesideGated,
+    experts: ExpertsRow {
+        layers: Sparse::EveryLayer,
+        shared: Shared::Gated("shared_expert_intermediate_size"),
+        ..ExpertsRow::NONE
+    },
     tensors: &tensor_names::QWEN3_5_MOE,
     ..QWEN3_5
 };
@@ -114,9 +122,13 @@ pub(in crate::model) const QWEN3_5_MOE: Family = Family {
 pub(in crate::model) const QWEN3_NEXT: Family = Family {
     architecture: "Qwen3NextForCausalLM",
     model_type: "qwen3_next",
-    experts: Experts::SparseLayers {
-        shared: true,
-        normalizes: true,
+    experts: ExpertsRow {
+        router: RouterRow {
+            normalizes: Flag::UnlessField("norm_topk_prob"),
+            ..ExpertsRow::EVERY_NTH.router
+        },
+        shared: Shared::Gated("shared_expert_intermediate_size"),
+        ..ExpertsRow::EVERY_NTH
     },
     tensors: &tensor_names::QWEN3_NEXT,
     ..QWEN3_5
@@ -152,9 +164,10 @@ pub(in crate::model) const GRANITE_HYBRID: Family = Family {
         size: MlpSize::Field("shared_intermediate_size"),
         ..UNBIASED_MLP
     },
-    experts: Experts::EveryLayer {
-        bias: false,
-        shared: true,
+    experts: ExpertsRow {
+        layers: Sparse::EveryLayerIfAny,
+        shared: Shared::Sized("shared_intermediate_size"),
+        ..ExpertsRow::EVERY_LAYER
     },
     tensors: &tensor_names::GRANITE_HYBRID,
     ..GRANITE
@@ -178,7 +191,11 @@ pub(in crate::model) const NEMOTRON_H: Family = Family {
         gated: false,
         ..LLAMA.mlp
     },
-    experts: Experts::Blocks,
+    experts: ExpertsRow {
+        layers: Sparse::Blocks,
+        shared: Shared::Experts("n_shared_experts", 0, "moe_shared_expert_intermediate_size"),
+        ..ExpertsRow::AFTER_DENSE
+    },
     tensors: &tensor_names::NEMOTRON_H,
     ..LLAMA
 };

@@ -242,12 +242,13 @@ fn epsilon(metadata: &Metadata, family: &Family) -> Result<f64, LoadError> {
 /// Fields of `config.json` that say which tensors there are; here, the tensors themselves do.
 fn options(has: &dyn Fn(&str) -> bool) -> [(&'static str, bool); 7] {
     let attention = |name: &str| has(&format!("model.layers.0.self_attn.{name}"));
+    let is_biased = attention("q_proj.bias") || attention("qkv_proj.bias");
     let mlp = |name: &str| has(&format!("model.layers.0.mlp.{name}"));
     [
         ("tie_word_embeddings", !has("lm_head.weight")),
-        ("attention_bias", attention("q_proj.bias")),
-        ("qkv_bias", attention("q_proj.bias")),
-        ("use_bias", attention("q_proj.bias")),
+        ("attention_bias", is_biased),
+        ("qkv_bias", is_biased),
+        ("use_bias", is_biased),
         ("attention_out_bias", attention("o_proj.bias")),
         ("use_qk_norm", attention("q_norm.weight")),
         ("mlp_bias", mlp("gate_proj.bias") || mlp("up_proj.bias")),

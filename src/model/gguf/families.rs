@@ -1,5 +1,6 @@
 //! The supported architectures, one row of data each: names and options of their files.
 
+mod experts;
 mod state;
 
 use super::metadata::Metadata;
@@ -7,6 +8,9 @@ use crate::model::config;
 use crate::model::error::LoadError;
 use crate::model::stored::Stored;
 use crate::model::tensor_names;
+use experts::{
+    EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MELLUM, MIXTRAL, OLMOE, QWEN3_VL_MOE,
+};
 use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, QWEN3_NEXT, QWEN35,
     QWEN35_MOE,
@@ -17,6 +21,9 @@ use state::{
 pub(super) struct Family {
     /// `general.architecture`.
     pub(super) name: &'static str,
+    /// The key (after the architecture's prefix) of an integer above zero that files of this row have; of rows with the
+    /// same name, the first whose key a file has counts.
+    pub(super) needed: Option<&'static str>,
     /// Name of the architecture in `config.json`.
     pub(super) architecture: &'static str,
     /// Whether rows of q and k are stored in the order of interleaved rotation.
@@ -70,6 +77,7 @@ const STORED: Stored<'static> = Stored {
 
 const LLAMA: Family = Family {
     name: "llama",
+    needed: None,
     architecture: "LlamaForCausalLM",
     interleaved: true,
     layer_names: &[],
@@ -403,7 +411,8 @@ const STARCODER2: Family = Family {
 };
 
 /// To add an architecture, add a row here.
-const FAMILIES: [&Family; 36] = [
+const FAMILIES: [&Family; 48] = [
+    &MIXTRAL,
     &LLAMA,
     &QWEN2,
     &QWEN2_MOE,
@@ -423,6 +432,7 @@ const FAMILIES: [&Family; 36] = [
     &GLM4_MOE,
     &DEEPSEEK2,
     &GRANITE,
+    &GRANITE_MOE_SHARED,
     &GRANITE_MOE,
     &GPT_OSS,
     &MISTRAL3,
@@ -440,7 +450,62 @@ const FAMILIES: [&Family; 36] = [
     &NEMOTRON_H,
     &NEMOTRON_H_MOE,
     &FALCON_H1,
+    &OLMOE,
+    &MELLUM,
+    &GLM,
+    &HY_V3,
+    &EXAONE,
+    &EXAONE_MOE,
+    &HUNYUAN_MOE,
+    &QWEN2_VL,
+    &QWEN3_VL,
+    &QWEN3_VL_MOE,
 ];
+
+/// GLM 4 9B. Rows of q and k as in [`ERNIE4_5`]; q, k and v may be one tensor.
+const GLM: Family = Family {
+    name: "chatglm",
+    architecture: "GlmForCausalLM",
+    layer_names: &[("ffn_up", "mlp.gate_up_proj")],
+    ..QWEN2
+};
+
+/// EXAONE 3 and 3.5.
+const EXAONE: Family = Family {
+    name: "exaone",
+    architecture: "ExaoneForCausalLM",
+    layers: "transformer.h",
+    whole_names: &[
+        ("token_embd", "transformer.wte"),
+        ("output_norm", "transformer.ln_f"),
+    ],
+    layer_names: &[
+        ("attn_norm", "ln_1"),
+        ("ffn_norm", "ln_2"),
+        ("attn_q", "attn.attention.q_proj"),
+        ("attn_k", "attn.attention.k_proj"),
+        ("attn_v", "attn.attention.v_proj"),
+        ("attn_output", "attn.attention.out_proj"),
+        ("ffn_gate", "mlp.c_fc_0"),
+        ("ffn_up", "mlp.c_fc_1"),
+        ("ffn_down", "mlp.c_proj"),
+    ],
+    ..QWEN2
+};
+
+/// The text model of Qwen 2 and 2.5 VL.
+const QWEN2_VL: Family = Family {
+    name: "qwen2vl",
+    architecture: "Qwen2_5_VLForConditionalGeneration",
+    ..QWEN2
+};
+
+/// The text model of Qwen 3 VL.
+const QWEN3_VL: Family = Family {
+    name: "qwen3vl",
+    architecture: "Qwen3VLForConditionalGeneration",
+    ..QWEN3
+};
 
 /// Names of tensors outside layers, in GGUF and in a checkpoint, without `.weight` and `.bias`.
 const WHOLE_NAMES: [(&str, &str); 6] = [
@@ -484,27 +549,34 @@ const UNSUPPORTED: [(&str, &str); 1] = [(
 pub(super) fn family(metadata: &Metadata) -> Result<&'static Family, LoadError> {
     let key = "general.architecture";
     let found = metadata.required(key, metadata.text(key)?)?;
-    FAMILIES
-        .into_iter()
-        .find(|family| family.name == found)
-        .ok_or_else(|| {
-            let names = FAMILIES.map(|family| family.name);
-            LoadError::Architecture {
-                file: metadata.file().into(),
-                found: found.into(),
-                hint: config::hint(
-                    found,
-                    &names,
-                    UNSUPPORTED
-                        .iter()
-                        .find(|(key, _)| metadata.get(&format!("{found}.{key}")).is_some()),
-                ),
-                known: names.join(", "),
-            }
-        })
+    for family in FAMILIES {
+        if family.name == found && family.fits(metadata)? {
+            return Ok(family);
+        }
+    }
+    let mut names = FAMILIES.map(|family| family.name).to_vec();
+    names.dedup();
+    let lacking = UNSUPPORTED
+        .iter()
+        .find(|(key, _)| metadata.get(&format!("{found}.{key}")).is_some());
+    Err(LoadError::Architecture {
+        file: metadata.file().into(),
+        found: found.into(),
+        hint: config::hint(found, &names, lacking),
+        known: names.join(", "),
+    })
 }
 
 impl Family {
+    /// Whether a file of this architecture is one of this row.
+    fn fits(&self, metadata: &Metadata) -> Result<bool, LoadError> {
+        let Some(key) = self.needed else {
+            return Ok(true);
+        };
+        let found = metadata.integer(&self.key(key), 0..=1 << 24)?;
+        Ok(found.unwrap_or(0) > 0)
+    }
+
     /// Whether layers may keep a state.
     pub(super) fn keeps_states(&self) -> bool {
         self.kinds.is_some() || self.name == FALCON_H1.name

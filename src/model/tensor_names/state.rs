@@ -282,7 +282,7 @@ const MAMBA2: &[LayerNames] = &[
 ];
 
 /// The MLP of Granite 4, which is called shared even if there are no experts.
-const SHARED_MLP: &[LayerNames] = &[
+pub(super) const SHARED_MLP: &[LayerNames] = &[
     names(GateUp, &["model.layers.{}.shared_mlp.input_linear.weight"]),
     names(Down, &["model.layers.{}.shared_mlp.output_linear.weight"]),
     names(

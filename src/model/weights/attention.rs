@@ -3,18 +3,26 @@
 use super::part::{Change, Part};
 use super::sections::Layer;
 use crate::model::spec::OutputGate;
-use crate::model::tensor_names::Order;
+use crate::model::tensor_names::{LayerNames, Order};
 
 /// Completes the parts of q, k and v: the factor of v, gates of the output, and v where it is k.
-pub(super) fn gate_and_scale(layer: &Layer<'_>, order: Order, mut parts: Vec<Part>) -> Vec<Part> {
+pub(super) fn gate_and_scale(
+    layer: &Layer<'_>,
+    row: &LayerNames,
+    mut parts: Vec<Part>,
+) -> Vec<Part> {
     let (spec, own) = (layer.spec, layer.own());
     if let Some(values) = parts.get_mut(2) {
         values.change = Change::times(spec.factors.values);
     }
     match spec.attention.gate {
         OutputGate::None => {}
+        OutputGate::EachElement if row.order != Order::GatedHeads => {
+            let shape = [spec.query_columns(own), spec.hidden].map(u64::from);
+            let gates = row.tensors.last().expect("a table names the gates");
+            parts.push(Part::new(layer.tensor(gates), &shape));
+        }
         OutputGate::EachElement => {
-            assert_eq!(order, Order::GatedHeads, "q has the gates");
             let (query, gates) = split_gated_heads(&parts[0], spec.query_heads, own.head_dim);
             parts[0] = query;
             parts.push(gates);

@@ -57,6 +57,9 @@ fn of_model(spec: &ModelSpec) -> Vec<Required> {
     if !spec.tied_embeddings {
         required.push(whole("head", names.head, &[vocab, hidden]));
     }
+    if spec.head_bias {
+        required.push(whole("head_bias", names.head_bias, &[vocab]));
+    }
     if spec.norm.bias {
         required.push(whole("final_norm_bias", names.final_norm_bias, &[hidden]));
     }
@@ -100,8 +103,8 @@ fn parts(layer: &Layer<'_>, row: &LayerNames, sections: Sections) -> Vec<Part> {
         (LayerWeight::StateConvolution, _) => {
             state::scale_channels(layer.spec, stored(layer, row, sections))
         }
-        (LayerWeight::Qkv, order) => {
-            attention::gate_and_scale(layer, order, stored(layer, row, sections))
+        (LayerWeight::Qkv, _) => {
+            attention::gate_and_scale(layer, row, stored(layer, row, sections))
         }
         (_, Order::HeadKeys | Order::HeadValues) => latent::parts(layer, row),
         _ => stored(layer, row, sections),

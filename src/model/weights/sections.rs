@@ -38,8 +38,9 @@ const MLP_NORMS: Rows<NormPlace> = &[
         let is_own = place.before() && *place != NormPlace::BeforeBoth;
         is_own.then(|| layer.stream_vector())
     }),
-    (MlpNormBias, |layer, _| {
-        layer.spec.norm.bias.then(|| layer.stream_vector())
+    (MlpNormBias, |layer, place| {
+        let is_own = layer.spec.norm.bias && *place != NormPlace::BeforeBoth;
+        is_own.then(|| layer.stream_vector())
     }),
     (MlpPostNorm, |layer, place| {
         place.after().then(|| layer.stream_vector())
@@ -335,7 +336,7 @@ impl<'a> Layer<'a> {
     /// The norm of q or k, whose rows have so many elements.
     fn head_norm(&self, columns: u32) -> Option<Sections> {
         match self.spec.attention.head_norms {
-            HeadNorms::None => None,
+            HeadNorms::None | HeadNorms::Unweighted => None,
             HeadNorms::EachHead | HeadNorms::EachHeadRotated => Some(vector(self.own().head_dim)),
             HeadNorms::WholeRow => Some(vector(columns)),
         }
