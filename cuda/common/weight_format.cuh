@@ -65,7 +65,9 @@ __device__ constexpr Levels levels_of(Weight w) { return parts_of(w).levels; }
 __device__ constexpr Scales scales_of(Weight w) { return parts_of(w).scales; }
 __device__ constexpr bool is_dense(Weight w) { return codes_of(w) == Codes::Dense; }
 // Whether levels are floats of a table that bfloat16 does not hold exactly.
-__device__ constexpr bool has_float_table(Weight w) { return levels_of(w) == Levels::Nf4 || levels_of(w) == Levels::Fp4; }
+__device__ constexpr bool has_float_table(Weight w) {
+  return levels_of(w) == Levels::Nf4 || levels_of(w) == Levels::Fp4;
+}
 // Whether levels are integers of a table of 16 entries.
 __device__ constexpr bool has_table(Weight w) {
   return levels_of(w) != Levels::Unsigned && levels_of(w) != Levels::Signed && levels_of(w) != Levels::E4m3 &&
@@ -147,12 +149,14 @@ __device__ constexpr TableWords table_words(Weight w) {
 __device__ constexpr u32 table_word(Weight w, u32 at) { return table_words(w).words[at]; }
 // Levels that are floats.
 __device__ const float NF4_LEVELS[16] = {
-    -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f, -0.18477343022823334f,
+    -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
+    -0.28444138169288635f, -0.18477343022823334f,
     -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f,
     0.33791524171829224f, 0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f};
 __device__ const float FP4_LEVELS[16] = {
     0.0f, 0.0052083334885537624f, 0.6666666865348816f, 1.0f, 0.3333333432674408f, 0.5f, 0.1666666716337204f, 0.25f,
-    0.0f, -0.0052083334885537624f, -0.6666666865348816f, -1.0f, -0.3333333432674408f, -0.5f, -0.1666666716337204f, -0.25f};
+    0.0f, -0.0052083334885537624f, -0.6666666865348816f, -1.0f,
+    -0.3333333432674408f, -0.5f, -0.1666666716337204f, -0.25f};
 
 // The table entries of four nibbles, the lowest first.
 template <Weight W> __device__ __forceinline__ u32 look_up(u32 nibbles) {
@@ -259,8 +263,9 @@ template <Weight W> __device__ __forceinline__ GroupScale group_scale(u32 word, 
   if (S == Scales::E4m3) {
     // The half that begins with the bits of E4M3 has an exponent that is 8 too small.
     const float factor = __uint_as_float(super);
-    return {{f16_low((word & 127u) << 7) * 256.0f * PART * factor, f16_low((word >> 8 & 127u) << 7) * 256.0f * PART * factor},
-            {0.0f, 0.0f}};
+    const float first = f16_low((word & 127u) << 7) * (256.0f * PART);
+    const float second = f16_low((word >> 8 & 127u) << 7) * (256.0f * PART);
+    return {{first * factor, second * factor}, {0.0f, 0.0f}};
   }
   if (S == Scales::K32) a = f16_low(super) * PART * static_cast<float>(static_cast<int>(word << 24) >> 24);
   if (S == Scales::K32Min) {

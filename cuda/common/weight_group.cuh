@@ -41,7 +41,8 @@ __device__ __forceinline__ PackedGroup<W> load_group(const u8 *row, const Weight
   else if (scale_bytes(W) == 16) packed.scale = reinterpret_cast<const u32 *>(scales)[group];
   else if (scale_bytes(W) == 8) packed.scale = reinterpret_cast<const u16 *>(scales)[group];
   else packed.scale = scales[group];
-  if (has_supers(W)) packed.super = reinterpret_cast<const u32 *>(row + layout.supers)[has_row_factor(W) ? 0 : group / 8];
+  const u32 shared = has_row_factor(W) ? 0 : group / 8;
+  if (has_supers(W)) packed.super = reinterpret_cast<const u32 *>(row + layout.supers)[shared];
   return packed;
 }
 

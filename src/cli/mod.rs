@@ -28,7 +28,8 @@ mod units;
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use commands::{
-    bench, cache, chat, devices, generate, list, plan, ps, pull, rm, run, selftest, serve, show,
+    bench, cache, chat, devices, generate, list, plan, ps, pull, quantize, rm, run, selftest,
+    serve, show,
 };
 use folio::platform;
 use std::ffi::OsString;
@@ -61,6 +62,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Take the KV blocks of a prompt to another process, or to a web page
     Cache(cache::CacheArgs),
+    /// Write a GGUF file with smaller weights
+    Quantize(quantize::QuantizeArgs),
     /// Download a model into the Hugging Face cache, and print its path
     Pull(pull::PullArgs),
     /// List the models in the Hugging Face cache
@@ -179,6 +182,7 @@ pub(crate) fn main() -> ExitCode {
         },
         Command::Bench(options) => bench::run(&options),
         Command::Cache(options) => cache::run(&options),
+        Command::Quantize(options) => quantize::run(&options),
         Command::Pull(options) => pull::run(&options),
         Command::List(options) => list::run(&options),
         Command::Show(options) => show::run(&options),

@@ -43,7 +43,7 @@ mod weights;
 pub use checkpoint::Model;
 pub use error::{LoadError, UploadError};
 pub use generation::{DrawDefaults, GenerationDefaults};
-pub use gguf::{Gguf, Texts};
+pub use gguf::{Gguf, Mixture, Requantization, Texts};
 pub use quantize::Quantization;
 pub use remote::RangeFiles;
 pub use safetensors::Safetensors;

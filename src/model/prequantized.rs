@@ -7,6 +7,7 @@
 
 mod config;
 mod matrix;
+mod parts;
 mod tensors;
 
 use super::error::LoadError;
@@ -17,10 +18,11 @@ use bytes::Bytes;
 use config::Method;
 pub(super) use config::OTHER_FILES;
 use matrix::Matrix;
+use parts::{invalid, is_stored};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::OnceLock;
-use tensors::{Found, Tensors, invalid, is_stored};
+use tensors::{Found, Tensors};
 
 /// Rows per task of parallel repacking.
 const PIECE_ROWS: usize = 16;

@@ -25,6 +25,7 @@ mod models;
 #[path = "../support/packed.rs"]
 mod packed;
 mod plan;
+mod quantize;
 mod serving;
 mod several;
 mod speculation;

@@ -8,7 +8,7 @@ use super::{
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Inspect};
-use folio::model::{Gguf, Model};
+use folio::model::{Gguf, Model, Requantization};
 use folio::plan::KvFormat;
 use folio::platform::block_on;
 use serde_json::Value;
@@ -33,6 +33,45 @@ fn every_adapter_reproduces_gguf_files() {
         let mut backend =
             block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         prove_gguf(&WGPU, &mut backend);
+    }
+}
+
+/// What `folio quantize` writes gives nearly the logits of what it reads.
+#[test]
+fn quantized_files_answer_nearly_as_before() {
+    let stored = packed::model("gguf/tiny-qwen3-F16.gguf");
+    let cases: Vec<Case> = files()
+        .into_iter()
+        .filter(|file| file.path == stored)
+        .flat_map(|file| file.cases)
+        .map(|(case, _)| case)
+        .collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut cpu = super::cpu();
+    let mut last = 0.0;
+    for (name, allowed) in [("q8_0", 0.2), ("q5_k_m", 1.0), ("q4_k_m", 4.0)] {
+        let mixture = name.parse().expect("a mixture");
+        let work = Requantization::open(&stored, mixture, false).expect("it can be quantized");
+        let mut written = work.header().to_vec();
+        for (tensor, (start, pieces)) in work.tensors().enumerate() {
+            written.resize(start as usize, 0);
+            let read = |piece| work.piece(tensor, piece).expect("it is read");
+            written.extend((0..pieces).flat_map(read));
+        }
+        assert_eq!(written.len() as u64, work.file_bytes());
+        let path = folder.path().join(name);
+        std::fs::write(&path, written).expect("it is written");
+        let model = Gguf::open(&path).and_then(Model::from_gguf);
+        let mut device = Device::new(&mut cpu, &model.expect("it loads"), KvFormat::F32);
+        let runs = device.generate(&cases, WHOLE, false);
+        let pairs = cases.iter().zip(&runs);
+        let moved = pairs.map(|(case, run)| largest_difference(&case.logits, &run.logits[0]));
+        let moved = moved.fold(0.0, f32::max);
+        assert!(
+            moved > last && moved <= allowed,
+            "{name}: {moved} after {last}"
+        );
+        last = moved;
     }
 }
 

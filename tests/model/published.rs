@@ -1,5 +1,5 @@
-//! Weights as they are published: tiny checkpoints in 48 formats, each with the logits and tokens of the weights that the
-//! format's own library dequantizes.
+//! Weights as they are published: tiny checkpoints in 48 formats, each with the logits and tokens of the weights that
+//! the format's own library dequantizes.
 
 use super::{
     CHUNK, CPU, Case, Device, REFERENCE, Target, WGPU, WHOLE, adapters, cases_in, compare, cpus,

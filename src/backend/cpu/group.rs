@@ -324,9 +324,20 @@ impl<'a, S: Simd> Group<'a, S> {
                 let of_row = s.float_from_bits(self.words(self.layout.supers));
                 [s.mul(own, of_row), none]
             }
+            Scales::K32 | Scales::K32Min | Scales::K16 | Scales::K16Min => {
+                self.shared_scale(format, part, part_of_level)
+            }
+        }
+    }
+
+    /// [`scale`](Self::scale) of formats with halves that 256 columns share.
+    #[inline(always)]
+    fn shared_scale(&self, format: WeightFormat, part: usize, part_of_level: S::F) -> [S::F; 2] {
+        let (s, group, line) = (self.s, self.group, self.layout.scales);
+        match format.parts().2 {
             Scales::K32 => {
                 let unit = s.mul(self.unit(0), part_of_level);
-                [s.mul(unit, self.signed_byte(line, group)), none]
+                [s.mul(unit, self.signed_byte(line, group)), s.splat(0.0)]
             }
             Scales::K32Min => {
                 let [a, b] = [0, 1].map(|place| {
@@ -340,7 +351,7 @@ impl<'a, S: Simd> Group<'a, S> {
                 let a = s.mul(unit, self.signed_byte(line, 2 * group + part));
                 [a, self.negative(s.mul(a, s.splat(format.offset())))]
             }
-            Scales::K16Min => {
+            _ => {
                 let both = self.byte(line, 2 * group + part);
                 let a = s.mul(self.unit(0), s.to_float(and(s, both, 15)));
                 let b = s.mul(self.unit(1), s.to_float(s.shr(both, 4)));

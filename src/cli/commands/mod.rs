@@ -9,6 +9,7 @@ pub(crate) mod list;
 pub(crate) mod plan;
 pub(crate) mod ps;
 pub(crate) mod pull;
+pub(crate) mod quantize;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod selftest;

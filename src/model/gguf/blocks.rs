@@ -87,6 +87,11 @@ impl BlockType {
             .expect("the table has every type")
     }
 
+    /// The number in a file.
+    pub(super) fn number(self) -> u32 {
+        self.row().0
+    }
+
     /// Weights per block.
     pub(super) fn weights(self) -> usize {
         self.row().3
@@ -107,8 +112,8 @@ impl BlockType {
         columns / self.weights() * self.bytes()
     }
 
-    /// Repacks a row of whole blocks into a row of [`Self::format`]; `factor` multiplies all weights of a type whose rows
-    /// have one on the device.
+    /// Repacks a row of whole blocks into a row of [`Self::format`]; `factor` multiplies all weights of a type whose
+    /// rows have one on the device.
     pub(super) fn repack(self, source: &[u8], columns: usize, factor: f32, out: &mut [u8]) {
         if !self.format().is_quantised() {
             out.copy_from_slice(source);

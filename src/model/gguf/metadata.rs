@@ -68,6 +68,12 @@ impl Metadata {
         self.container.tensors.iter()
     }
 
+    /// The keys in their order, each with the bytes of key and value.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let pairs = self.container.pairs.iter();
+        pairs.map(|(key, range)| (key.as_str(), &self.bytes[range.clone()]))
+    }
+
     pub(super) fn tensor(&self, name: &str) -> Option<&Entry> {
         self.container.tensors.get(name)
     }

@@ -6,11 +6,13 @@
 
 mod blocks;
 mod config;
+mod encode;
 mod families;
 mod grids;
 mod metadata;
 mod own_names;
 mod reader;
+mod requantize;
 mod vocabulary;
 
 use super::error::LoadError;
@@ -33,6 +35,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use requantize::{Mixture, Requantization};
 pub use vocabulary::Vocabulary;
 
 /// Maximum files of a split model.
@@ -325,16 +328,7 @@ impl GgufTensors {
             let fault = |message: String| part.invalid(&format!("tensor {own_name:?}"), message);
             let name = family.tensor_name(own_name);
             let interleaved_head = family.interleaved_head(own_name, part, &parts[0])?;
-            // The elements of a bias are permuted as the rows of its matrix: each counts as a row.
-            let is_bias = interleaved_head.is_some() && entry.shape.len() == 1;
-            let columns = if is_bias {
-                1
-            } else {
-                entry.shape[entry.shape.len() - 1] as usize
-            };
-            if is_bias && entry.blocks.format().is_quantised() {
-                return Err(fault(format!("is a vector of type {}", entry.blocks)));
-            }
+            let columns = columns_of(entry, interleaved_head).map_err(&fault)?;
             // A tensor of all experts is listed as one tensor per expert.
             let (copies, shape) = match entry.shape.split_first() {
                 Some((copies, shape)) if name.contains("{e}") && !shape.is_empty() => {
@@ -342,11 +336,7 @@ impl GgufTensors {
                 }
                 _ => (1, family.tensor_shape(&name, &entry.shape)),
             };
-            if self.infos.len() as u64 + copies > TENSORS_MAX {
-                return Err(fault(format!(
-                    "exceeds the limit of {TENSORS_MAX} tensors, counting experts"
-                )));
-            }
+            self.check_room(copies).map_err(&fault)?;
             self.own_names
                 .add(name.replace("{e}", "0"), own_name.clone());
             let factor = factor_of(own_name, entry, parts, copies)?;
@@ -374,6 +364,16 @@ impl GgufTensors {
                 }
                 self.places.insert(name, place);
             }
+        }
+        Ok(())
+    }
+
+    /// Fails if so many tensors more are too many.
+    fn check_room(&self, copies: u64) -> Result<(), String> {
+        if self.infos.len() as u64 + copies > TENSORS_MAX {
+            return Err(format!(
+                "exceeds the limit of {TENSORS_MAX} tensors, counting experts"
+            ));
         }
         Ok(())
     }
@@ -523,6 +523,17 @@ impl GgufTensors {
         });
         Ok(out.into())
     }
+}
+
+/// Elements of a tensor's rows. Those of a bias are permuted as the rows of its matrix: each counts as a row.
+fn columns_of(entry: &Entry, interleaved_head: Option<usize>) -> Result<usize, String> {
+    if interleaved_head.is_none() || entry.shape.len() > 1 {
+        return Ok(entry.shape[entry.shape.len() - 1] as usize);
+    }
+    if entry.blocks.format().is_quantised() {
+        return Err(format!("is a vector of type {}", entry.blocks));
+    }
+    Ok(1)
 }
 
 /// Whether a tensor is the factor of a matrix in NVFP4, or of the activations that it is multiplied with, which are not

@@ -26,6 +26,8 @@ const ENTRY_BYTES_MIN: u64 = 32;
 pub(super) struct Container {
     pub(super) metadata: BTreeMap<String, Value>,
     pub(super) tensors: BTreeMap<String, Entry>,
+    /// The keys in their order, each with the bytes of key and value.
+    pub(super) pairs: Vec<(String, Range<usize>)>,
 }
 
 /// A metadata value.
@@ -270,12 +272,15 @@ pub(super) fn read(file: &str, bytes: &[u8], file_bytes: u64) -> Result<Containe
     let entries = cursor.count("tensor_count", ENTRY_BYTES_MIN, ENTRIES_MAX)?;
     let pairs = cursor.count("metadata_kv_count", PAIR_BYTES_MIN, PAIRS_MAX)?;
     let mut metadata = BTreeMap::new();
+    let mut ranges = Vec::new();
     for index in 0..pairs {
+        let start = cursor.at;
         let key = cursor.name(&format!("metadata[{index}]"))?;
         let value = cursor.value(&key)?;
         if metadata.insert(key.clone(), value).is_some() {
             return Err(cursor.invalid(&key, "is a duplicate"));
         }
+        ranges.push((key, start..cursor.at));
     }
     let mut listed = Vec::new();
     let mut names = BTreeSet::new();
@@ -291,6 +296,7 @@ pub(super) fn read(file: &str, bytes: &[u8], file_bytes: u64) -> Result<Containe
     Ok(Container {
         tensors: place(&cursor, listed, data..file_bytes, alignment)?,
         metadata,
+        pairs: ranges,
     })
 }
 

@@ -1,5 +1,5 @@
-//! What a checkpoint's config says of its quantization. Shapes and types of the tensors decide what they can; the config
-//! names the method, and what shapes leave open.
+//! What a checkpoint's config says of its quantization. Shapes and types of the tensors decide what they can; the
+//! config names the method, and what shapes leave open.
 
 use crate::model::config_reader::{self, ConfigReader};
 use crate::model::error::LoadError;

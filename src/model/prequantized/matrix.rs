@@ -295,6 +295,14 @@ fn nibble(words: &[u8], index: usize, place: usize) -> u8 {
 }
 
 impl Matrix {
+    /// Reads of each part only the share of one of several stacked matrices.
+    pub(super) fn narrow(&mut self, index: u64, count: u64) {
+        for part in &mut self.parts {
+            let each = (part.bytes.end - part.bytes.start) / count;
+            part.bytes = index * each..(index + 1) * each;
+        }
+    }
+
     /// The device format that holds exactly the matrix's numbers; f32 if there is none.
     pub(super) fn device_format(&self) -> WeightFormat {
         let Groups::Of(group) = self.groups else {
@@ -405,29 +413,14 @@ impl Matrix {
                 }
                 writer.scale(at, &[biased]);
             }
-            Scales::E4m3 => {
-                let halves = if GROUP * at + GROUP / 2 < self.columns {
-                    2
-                } else {
-                    1
-                };
-                let mut bytes = [0; 2];
-                bytes[..halves].copy_from_slice(&parts[self.scale.numbers.part][index..][..halves]);
-                if bytes.iter().any(|byte| byte & 0x7f == 0x7f) {
-                    return Err("has a scale that is NaN");
-                }
-                writer.scale(at, &bytes);
+            Scales::E4m3 => writer.scale(at, &self.small_scales(parts, index, at)?),
+            Scales::Float => {
+                let scale = self.scale.get(parts, index);
+                return write_float(writer, at, FLOAT_GROUPS, scale);
             }
-            Scales::Float | Scales::Wide => {
-                let each = if self.format.parts().2 == Scales::Wide {
-                    WIDE_GROUPS
-                } else {
-                    FLOAT_GROUPS
-                };
-                if at.is_multiple_of(each) {
-                    let scale = finite(self.scale.get(parts, index))?;
-                    writer.scale(at / each, &scale.to_le_bytes());
-                }
+            Scales::Wide => {
+                let scale = self.scale.get(parts, index);
+                return write_float(writer, at, WIDE_GROUPS, scale);
             }
             Scales::Half => writer.scale(at, &half(self.scale.get(parts, index))?),
             Scales::HalfMin => {
@@ -450,6 +443,23 @@ impl Matrix {
             }
         }
         Ok(())
+    }
+
+    /// The E4M3 scales of both halves of a group, from number `index` on.
+    fn small_scales(
+        &self,
+        parts: &[Bytes],
+        index: usize,
+        at: usize,
+    ) -> Result<[u8; 2], &'static str> {
+        let own = &parts[self.scale.numbers.part][index..];
+        let count = (self.columns - GROUP * at).div_ceil(GROUP / 2).min(2);
+        let mut bytes = [0; 2];
+        bytes[..count].copy_from_slice(&own[..count]);
+        if bytes.iter().any(|byte| byte & 0x7f == 0x7f) {
+            return Err("has a scale that is NaN");
+        }
+        Ok(bytes)
     }
 
     /// Writes a row as the numbers that its weights are, rounded to the format if it is not f32.
@@ -586,6 +596,19 @@ impl Matrix {
         };
         code ^ self.codes.inverted
     }
+}
+
+/// Writes the scale of `each` groups, if group `at` is the first of them.
+fn write_float(
+    writer: &mut RowWriter<'_>,
+    at: usize,
+    each: usize,
+    scale: f32,
+) -> Result<(), &'static str> {
+    if at.is_multiple_of(each) {
+        writer.scale(at / each, &finite(scale)?.to_le_bytes());
+    }
+    Ok(())
 }
 
 fn finite(value: f32) -> Result<f32, &'static str> {

@@ -2,12 +2,12 @@
 
 use super::config::{Gptq, Method};
 use super::matrix::{
-    BLOCK, Codes, Factor, Groups, Matrix, Number, Numbers, Packing, Part, Places, Scale, Zero,
-    ZeroOrder, ZeroWords,
+    Codes, Factor, Groups, Matrix, Number, Numbers, Packing, Places, Scale, Zero, ZeroOrder,
+    ZeroWords,
 };
+use super::parts::{Parts, element_bytes, invalid, is_stored, sizes, tensor_bytes};
 use crate::model::error::LoadError;
-use crate::model::source::{Element, TensorInfo, TensorSource};
-use crate::plan::WeightFormat;
+use crate::model::source::{TensorInfo, TensorSource};
 use crate::plan::format::{FP4_LEVELS, GROUP, Levels, NF4_LEVELS};
 use bytes::Bytes;
 use serde::Deserialize;
@@ -28,13 +28,6 @@ pub(super) struct Found {
 pub(super) struct Tensors<'a> {
     pub(super) source: &'a dyn TensorSource,
     pub(super) all: &'a BTreeMap<String, TensorInfo>,
-}
-
-/// A matrix whose parts are being collected.
-struct Parts<'a> {
-    tensors: Tensors<'a>,
-    near: &'a TensorInfo,
-    parts: Vec<Part>,
 }
 
 impl<'a> Tensors<'a> {
@@ -82,14 +75,6 @@ impl<'a> Tensors<'a> {
         Ok(vec![found])
     }
 
-    fn collect(self, near: &'a TensorInfo) -> Parts<'a> {
-        Parts {
-            tensors: self,
-            near,
-            parts: Vec::new(),
-        }
-    }
-
     fn gptq(self, stem: &str, info: &'a TensorInfo, settings: &Gptq) -> Result<Found, LoadError> {
         let name = |part: &str| format!("{stem}.{part}");
         let widths = settings.widths_of(stem);
@@ -112,7 +97,7 @@ impl<'a> Tensors<'a> {
         }
         let group = widths.group.min(columns);
         let groups = columns.div_ceil(group);
-        let mut parts = self.collect(info);
+        let mut parts = Parts::new(self, info);
         parts.add(&name("qweight"), &[words, rows], &["I32", "U32"])?;
         let scales = parts.numbers(&name("scales"), &[groups, rows])?;
         let zero_words = (rows * bits).div_ceil(32);
@@ -154,7 +139,7 @@ impl<'a> Tensors<'a> {
         };
         let group = group.min(columns);
         let groups = columns.div_ceil(group);
-        let mut parts = self.collect(info);
+        let mut parts = Parts::new(self, info);
         parts.add(&name("qweight"), &shape, &["I32", "U32"])?;
         // By rows, groups are padded to whole words, and of short ones to several.
         let words = match group {
@@ -206,7 +191,7 @@ impl<'a> Tensors<'a> {
             return self.float4(stem, &own, info);
         }
         let [rows, words] = sizes(&own, info)?;
-        let mut parts = self.collect(info);
+        let mut parts = Parts::new(self, info);
         parts.add(&own, &[rows, words], &["I32", "U32"])?;
         let columns = self
             .packed_columns(&name("weight_shape"), info, rows)
@@ -286,7 +271,7 @@ impl<'a> Tensors<'a> {
             return self.float4(stem, name, info);
         }
         let shape @ [rows, columns] = sizes(name, info)?;
-        let mut parts = self.collect(info);
+        let mut parts = Parts::new(self, info);
         let levels = if is_stored(info, "I8") {
             Levels::Signed
         } else {
@@ -341,7 +326,7 @@ impl<'a> Tensors<'a> {
         let name = |part: &str| format!("{stem}.{part}");
         let shape @ [rows, bytes] = sizes(own, info)?;
         let columns = 2 * bytes;
-        let mut parts = self.collect(info);
+        let mut parts = Parts::new(self, info);
         parts.add(own, &shape, &["U8"])?;
         let (numbers, groups) = parts.scales_of_rows(&name("weight_scale"), rows)?;
         let group = columns / groups;
@@ -375,7 +360,7 @@ impl<'a> Tensors<'a> {
     fn mxfp4(self, stem: &str, info: &'a TensorInfo) -> Result<Found, LoadError> {
         let own = format!("{stem}_blocks");
         let [experts, rows, groups, bytes] = sizes(&own, info)?;
-        let mut parts = self.collect(info);
+        let mut parts = Parts::new(self, info);
         parts.add(&own, &[experts, rows, groups, GROUP / 2], &["U8"])?;
         let part = parts.add(&format!("{stem}_scales"), &[experts, rows, groups], &["U8"])?;
         let numbers = Numbers {
@@ -395,29 +380,37 @@ impl<'a> Tensors<'a> {
         })
     }
 
-    /// bitsandbytes' 4 bits: blocks of the flattened matrix, whose shape is a JSON text in a tensor.
-    async fn four_bits(self, name: &str, info: &'a TensorInfo) -> Result<Found, LoadError> {
-        let kinds = [
-            ("nf4", Levels::Nf4, NF4_LEVELS),
-            ("fp4", Levels::Fp4, FP4_LEVELS),
-        ];
+    /// The table that 4 bits of bitsandbytes index, by its name and levels; the file's own must be the same.
+    async fn table(
+        self,
+        name: &str,
+        info: &'a TensorInfo,
+    ) -> Result<(&'static str, Levels), LoadError> {
         let state = |kind: &str| format!("{name}.quant_state.bitsandbytes__{kind}");
-        let kind = kinds
-            .iter()
-            .find(|(kind, ..)| self.all.contains_key(&state(kind)));
-        let Some((kind, levels, table)) = kind else {
+        let (kind, levels, table) = if self.all.contains_key(&state("fp4")) {
+            ("fp4", Levels::Fp4, FP4_LEVELS)
+        } else if self.all.contains_key(&state("nf4")) {
+            ("nf4", Levels::Nf4, NF4_LEVELS)
+        } else {
             return Err(self.missing(&state("nf4"), info));
         };
-        let state = State::read(self, &state(kind), info).await?;
-        let [rows, columns] = state.shape;
         let map = format!("{name}.quant_map");
-        let found_map = self.small(&map, self.part(&map, info)?).await?;
-        let levels_of_file = found_map.as_chunks::<4>().0.iter().copied();
-        let is_same = levels_of_file.map(f32::from_le_bytes).eq(*table);
-        if !is_same {
-            return Err(invalid(info, &map, format!("is not the table of {kind}")));
+        let of_file = self.small(&map, self.part(&map, info)?).await?;
+        let of_file = of_file.as_chunks::<4>().0.iter().copied();
+        if of_file.map(f32::from_le_bytes).eq(table) {
+            Ok((kind, levels))
+        } else {
+            Err(invalid(info, &map, format!("is not the table of {kind}")))
         }
-        let mut parts = self.collect(info);
+    }
+
+    /// bitsandbytes' 4 bits: blocks of the flattened matrix, whose shape is a JSON text in a tensor.
+    async fn four_bits(self, name: &str, info: &'a TensorInfo) -> Result<Found, LoadError> {
+        let (kind, levels) = self.table(name, info).await?;
+        let state = format!("{name}.quant_state.bitsandbytes__{kind}");
+        let state = State::read(self, &state, info).await?;
+        let [rows, columns] = state.shape;
+        let mut parts = Parts::new(self, info);
         let shape: Vec<usize> = info.shape.iter().map(|size| *size as usize).collect();
         let stored: u64 = info.shape.iter().product::<u64>() * element_bytes(info).unwrap_or(0);
         if stored != (rows * columns).div_ceil(2) as u64 {
@@ -425,32 +418,14 @@ impl<'a> Tensors<'a> {
             return Err(invalid(info, name, message));
         }
         parts.add(name, &shape, &["U8", "BF16", "F16", "F32"])?;
-        let blocks = (rows * columns).div_ceil(state.block);
-        let absmax = format!("{name}.absmax");
-        let (numbers, factor) = match state.nested {
-            None => (parts.numbers(&absmax, &[blocks])?, Factor::None),
-            Some((block, offset)) => {
-                let part = parts.add(&absmax, &[blocks], &["U8"])?;
-                let number = Number::U8;
-                let table = parts.numbers(&format!("{name}.nested_quant_map"), &[256])?;
-                let count = [blocks.div_ceil(block)];
-                let scales = parts.numbers(&format!("{name}.nested_absmax"), &count)?;
-                let nested = Factor::Nested {
-                    table,
-                    scales,
-                    block,
-                    offset,
-                };
-                (Numbers { part, number }, nested)
-            }
-        };
+        let (numbers, factor) = parts.absmax(name, &state)?;
         let matrix = Matrix {
             codes: Codes {
                 packing: Packing::Flat,
                 bits: 4,
                 inverted: 0,
             },
-            levels: *levels,
+            levels,
             groups: Groups::Of(state.block),
             scale: Scale {
                 numbers,
@@ -466,7 +441,7 @@ impl<'a> Tensors<'a> {
     fn eight_bits(self, stem: &str, info: &'a TensorInfo) -> Result<Found, LoadError> {
         let name = format!("{stem}.weight");
         let shape @ [rows, columns] = sizes(&name, info)?;
-        let mut parts = self.collect(info);
+        let mut parts = Parts::new(self, info);
         parts.add(&name, &shape, &["I8"])?;
         let numbers = parts.numbers(&format!("{stem}.SCB"), &[rows])?;
         let matrix = Matrix {
@@ -528,53 +503,27 @@ impl<'a> Tensors<'a> {
             );
             return Err(invalid(info, &own, message));
         }
-        let mut parts = self.collect(info);
+        let mut parts = Parts::new(self, info);
         let shape = |sizes: [usize; 2]| match expert {
             Some((_, experts)) => vec![experts, sizes[0], sizes[1]],
             None => sizes.to_vec(),
         };
         parts.add(&own, &shape([rows, words]), &["U32", "I32"])?;
-        let packing = Packing::Rows {
-            row_bytes: 4 * words,
-        };
+        let row_bytes = 4 * words;
+        let codes = (Packing::Rows { row_bytes }, bits);
         let places = Places::Groups(groups);
+        let size = [rows, columns];
         let mut matrix = if is_stored(scale_info, "U8") {
-            let number = if group == GROUP / 2 {
-                Number::E4m3
-            } else {
-                Number::E8m0
-            };
             let part = parts.add(&scales, &shape([rows, groups]), &["U8"])?;
-            let numbers = Numbers { part, number };
-            let mut matrix = parts.floats(
-                [rows, columns],
-                packing,
-                group,
-                (numbers, places),
-                Factor::None,
-            );
-            matrix.codes.bits = bits;
-            if bits == 8 {
-                matrix.levels = Levels::E4m3;
-            }
-            matrix.format = matrix.device_format();
-            matrix
+            parts.mlx_floats(size, codes, group, (part, places))
         } else {
             let numbers = parts.numbers(&scales, &shape([rows, groups]))?;
             let minima = parts.numbers(&format!("{stem}.biases"), &shape([rows, groups]))?;
-            parts.integers(
-                [rows, columns],
-                (packing, bits),
-                Groups::Of(group),
-                (numbers, places),
-                Zero::Minimum(minima),
-            )
+            let zero = Zero::Minimum(minima);
+            parts.integers(size, codes, Groups::Of(group), (numbers, places), zero)
         };
         if let Some((expert, experts)) = expert {
-            for part in &mut matrix.parts {
-                let each = (part.bytes.end - part.bytes.start) / experts as u64;
-                part.bytes = expert as u64 * each..(expert as u64 + 1) * each;
-            }
+            matrix.narrow(expert as u64, experts as u64);
         }
         Ok(matrix)
     }
@@ -586,7 +535,7 @@ impl<'a> Tensors<'a> {
         }
     }
 
-    fn part(self, name: &str, near: &TensorInfo) -> Result<&'a TensorInfo, LoadError> {
+    pub(super) fn part(self, name: &str, near: &TensorInfo) -> Result<&'a TensorInfo, LoadError> {
         self.all.get(name).ok_or_else(|| self.missing(name, near))
     }
 
@@ -603,189 +552,12 @@ impl<'a> Tensors<'a> {
     }
 }
 
-impl Parts<'_> {
-    /// Adds a tensor, which must have this shape and one of these types.
-    fn add(&mut self, name: &str, shape: &[usize], elements: &[&str]) -> Result<usize, LoadError> {
-        let info = self.tensors.part(name, self.near)?;
-        let expected: Vec<u64> = shape.iter().map(|size| *size as u64).collect();
-        if info.shape != expected {
-            return Err(LoadError::TensorShape {
-                file: info.file.to_string(),
-                tensor: name.into(),
-                found: info.shape.clone(),
-                expected,
-            });
-        }
-        let stored = stored_as(info);
-        if !elements.contains(&stored.as_str()) {
-            let message = format!("is stored as {stored}, not {}", elements.join(" or "));
-            return Err(invalid(info, name, message));
-        }
-        let bytes = 0..tensor_bytes(info).unwrap_or(0);
-        self.parts.push(Part {
-            name: name.into(),
-            bytes,
-        });
-        Ok(self.parts.len() - 1)
-    }
-
-    /// Adds a tensor of floats.
-    fn numbers(&mut self, name: &str, shape: &[usize]) -> Result<Numbers, LoadError> {
-        let part = self.add(name, shape, &["F32", "F16", "BF16"])?;
-        let info = self.tensors.part(name, self.near)?;
-        let number = number_of(info).unwrap_or(Number::F32);
-        Ok(Numbers { part, number })
-    }
-
-    fn optional_numbers(&mut self, name: &str, count: usize) -> Result<Option<Numbers>, LoadError> {
-        match self.tensors.all.contains_key(name) {
-            true => self.numbers(name, &[count]).map(Some),
-            false => Ok(None),
-        }
-    }
-
-    fn one_number(&mut self, name: &str) -> Result<Numbers, LoadError> {
-        let info = self.tensors.part(name, self.near)?;
-        let shape: &[usize] = if info.shape.is_empty() { &[] } else { &[1] };
-        self.numbers(name, shape)
-    }
-
-    /// Adds scales in rows, and returns how many each row has.
-    fn scales_of_rows(&mut self, name: &str, rows: usize) -> Result<(Numbers, usize), LoadError> {
-        let info = self.tensors.part(name, self.near)?;
-        let [found, groups] = sizes(name, info)?;
-        let Some(number) = number_of(info).filter(|_| found == rows) else {
-            let message = format!(
-                "is {found} × {groups} of {}, not {rows} rows of scales",
-                stored_as(info)
-            );
-            return Err(invalid(info, name, message));
-        };
-        let part = self.add(name, &[rows, groups], &[&stored_as(info)])?;
-        Ok((Numbers { part, number }, groups))
-    }
-
-    /// Adds the scales of a matrix: one, one a row, one per block of 128 × 128, or exponents per 32 columns. Returns the
-    /// columns that share one too.
-    fn scale_of(
-        &mut self,
-        name: &str,
-        [rows, columns]: [usize; 2],
-    ) -> Result<(Numbers, Places, usize), LoadError> {
-        let info = self.tensors.part(name, self.near)?;
-        let shape: Vec<usize> = info.shape.iter().map(|size| *size as usize).collect();
-        let blocks = [rows.div_ceil(BLOCK), columns.div_ceil(BLOCK)];
-        let number = number_of(info);
-        let (places, group) = match (&shape[..], number) {
-            ([found, groups], Some(Number::E8m0))
-                if *found == rows && groups * GROUP == columns =>
-            {
-                (Places::Groups(*groups), GROUP)
-            }
-            ([] | [1] | [1, 1], Some(_)) if rows > 1 => (Places::One, columns),
-            ([count] | [count, 1], Some(_)) if *count == rows => (Places::Row, columns),
-            (shape, Some(_)) if *shape == blocks => (Places::Blocks(blocks[1]), BLOCK),
-            ([found, groups], Some(_)) if *found == rows && columns % groups.max(&1) == 0 => {
-                (Places::Groups(*groups), columns / groups)
-            }
-            (shape, _) => {
-                let message = format!(
-                    "has shape {shape:?} of {}, not one scale per tensor, row, group or block of {rows} × {columns}",
-                    stored_as(info)
-                );
-                return Err(invalid(info, name, message));
-            }
-        };
-        let part = self.add(name, &shape, &[&stored_as(info)])?;
-        let number = number.unwrap_or(Number::F32);
-        Ok((Numbers { part, number }, places, group))
-    }
-
-    /// A matrix without scales or zero points yet.
-    fn matrix(self, rows: usize, columns: usize) -> Matrix {
-        Matrix {
-            parts: self.parts,
-            rows,
-            columns,
-            codes: Codes {
-                packing: Packing::Columns,
-                bits: 0,
-                inverted: 0,
-            },
-            levels: Levels::Unsigned(0),
-            groups: Groups::Of(columns),
-            scale: Scale {
-                numbers: Numbers {
-                    part: 0,
-                    number: Number::F32,
-                },
-                places: Places::One,
-                factor: Factor::None,
-            },
-            zero: Zero::None,
-            column_factors: None,
-            format: WeightFormat::F32,
-        }
-    }
-
-    fn integers(
-        self,
-        [rows, columns]: [usize; 2],
-        (packing, bits): (Packing, usize),
-        groups: Groups,
-        (numbers, places): (Numbers, Places),
-        zero: Zero,
-    ) -> Matrix {
-        Matrix {
-            codes: Codes {
-                packing,
-                bits,
-                inverted: 0,
-            },
-            groups,
-            scale: Scale {
-                numbers,
-                places,
-                factor: Factor::None,
-            },
-            zero,
-            ..self.matrix(rows, columns)
-        }
-    }
-
-    /// E2M1.
-    fn floats(
-        self,
-        [rows, columns]: [usize; 2],
-        packing: Packing,
-        group: usize,
-        (numbers, places): (Numbers, Places),
-        factor: Factor,
-    ) -> Matrix {
-        Matrix {
-            codes: Codes {
-                packing,
-                bits: 4,
-                inverted: 0,
-            },
-            levels: Levels::E2m1,
-            groups: Groups::Of(group),
-            scale: Scale {
-                numbers,
-                places,
-                factor,
-            },
-            ..self.matrix(rows, columns)
-        }
-    }
-}
-
 /// What the JSON text beside a matrix of bitsandbytes says.
-struct State {
-    block: usize,
-    shape: [usize; 2],
+pub(super) struct State {
+    pub(super) block: usize,
+    pub(super) shape: [usize; 2],
     /// Codes of scales that share a scale, and what is added to them.
-    nested: Option<(usize, f32)>,
+    pub(super) nested: Option<(usize, f32)>,
 }
 
 impl State {
@@ -832,66 +604,5 @@ fn found(name: String, mut matrix: Matrix) -> Found {
         name,
         shape: vec![matrix.rows as u64, matrix.columns as u64],
         matrix,
-    }
-}
-
-/// The sizes of a tensor, which must be this many.
-fn sizes<const N: usize>(name: &str, info: &TensorInfo) -> Result<[usize; N], LoadError> {
-    let sizes = info.shape.iter().map(|size| *size as usize);
-    let sizes: Vec<usize> = sizes.filter(|size| (1..1 << 28).contains(size)).collect();
-    <[usize; N]>::try_from(sizes).map_err(|_| {
-        let message = format!("has shape {:?}, not {N} sizes", info.shape);
-        invalid(info, name, message)
-    })
-}
-
-fn tensor_bytes(info: &TensorInfo) -> Option<u64> {
-    let elements = info
-        .shape
-        .iter()
-        .try_fold(1u64, |all, size| all.checked_mul(*size));
-    elements?.checked_mul(element_bytes(info)?)
-}
-
-fn element_bytes(info: &TensorInfo) -> Option<u64> {
-    Some(match &info.element {
-        Element::Float(format) => u64::from(format.element_bytes()?),
-        Element::Other(name) => match name.as_str() {
-            "I32" | "U32" => 4,
-            "U8" | "I8" | "F8_E4M3" | "F8_E8M0" => 1,
-            "I64" => 8,
-            _ => return None,
-        },
-    })
-}
-
-/// The name of a tensor's type in its file.
-fn stored_as(info: &TensorInfo) -> String {
-    match &info.element {
-        Element::Float(format) => format.to_string().to_uppercase(),
-        Element::Other(name) => name.clone(),
-    }
-}
-
-fn number_of(info: &TensorInfo) -> Option<Number> {
-    Some(match stored_as(info).as_str() {
-        "F32" => Number::F32,
-        "F16" => Number::F16,
-        "BF16" => Number::Bf16,
-        "U8" | "F8_E8M0" => Number::E8m0,
-        "F8_E4M3" => Number::E4m3,
-        _ => return None,
-    })
-}
-
-pub(super) fn is_stored(info: &TensorInfo, name: &str) -> bool {
-    info.element == Element::Other(name.into())
-}
-
-pub(super) fn invalid(info: &TensorInfo, name: &str, message: String) -> LoadError {
-    LoadError::Field {
-        file: info.file.to_string(),
-        field: format!("tensor {name:?}"),
-        message,
     }
 }

@@ -31,6 +31,8 @@ use half::{bf16, f16};
 
 /// Weights per group: their codes are unpacked together.
 pub(crate) const GROUP: usize = 32;
+/// Weights per half of a group, which has a scale of its own in some formats.
+const HALF_GROUP: usize = GROUP / 2;
 /// Weights per super-group of a K format, which share half-precision scales.
 const SUPER: usize = 256;
 /// Groups that share a wide scale.
@@ -305,6 +307,44 @@ pub struct Layout {
     pub row_bytes: usize,
 }
 
+/// The components of the formats, in the order of [`WeightFormat::ALL`].
+const PARTS: [(Codes, Levels, Scales); 34] = [
+    (Codes::Dense, Levels::Unsigned(0), Scales::None),
+    (Codes::Dense, Levels::Unsigned(0), Scales::None),
+    (Codes::Dense, Levels::Unsigned(0), Scales::None),
+    (Codes::Eight, Levels::Signed, Scales::Half),
+    (Codes::Four, Levels::Unsigned(0), Scales::HalfMin),
+    (Codes::Four, Levels::Unsigned(0), Scales::HalfZero),
+    (Codes::FourOne, Levels::Unsigned(0), Scales::HalfMin),
+    (Codes::Four, Levels::Iq4, Scales::Half),
+    (Codes::Four, Levels::E2m1, Scales::Exponent),
+    (Codes::Eight, Levels::E4m3, Scales::Wide),
+    (Codes::Two, Levels::Unsigned(0), Scales::K16Min),
+    (Codes::TwoOne, Levels::Unsigned(4), Scales::K16),
+    (Codes::Four, Levels::Unsigned(0), Scales::K32Min),
+    (Codes::FourOne, Levels::Unsigned(0), Scales::K32Min),
+    (Codes::FourTwo, Levels::Unsigned(32), Scales::K16),
+    (Codes::Four, Levels::Iq4, Scales::K32),
+    (Codes::Two, Levels::Unsigned(0), Scales::HalfMin),
+    (Codes::TwoOne, Levels::Unsigned(0), Scales::HalfMin),
+    (Codes::FourTwo, Levels::Unsigned(0), Scales::HalfMin),
+    (Codes::Eight, Levels::Unsigned(0), Scales::HalfMin),
+    (Codes::Two, Levels::Unsigned(0), Scales::HalfZero),
+    (Codes::TwoOne, Levels::Unsigned(0), Scales::HalfZero),
+    (Codes::Eight, Levels::Unsigned(0), Scales::HalfZero),
+    (Codes::Eight, Levels::Signed, Scales::Wide),
+    (Codes::Eight, Levels::E4m3, Scales::Exponent),
+    (Codes::Four, Levels::E2m1, Scales::E4m3),
+    (Codes::Four, Levels::Nf4, Scales::Float),
+    (Codes::Four, Levels::Fp4, Scales::Float),
+    (Codes::TwoOne, Levels::Iq1, Scales::K16),
+    (Codes::TwoOne, Levels::Iq2, Scales::K16),
+    (Codes::Four, Levels::Iq3Xxs, Scales::K32),
+    (Codes::Four, Levels::Iq3S, Scales::K32),
+    (Codes::One, Levels::Sign, Scales::Half),
+    (Codes::Two, Levels::Unsigned(1), Scales::Half),
+];
+
 impl WeightFormat {
     /// All formats.
     pub const ALL: [Self; 34] = [
@@ -346,40 +386,7 @@ impl WeightFormat {
 
     /// The components of a format; kernel variants are selected by them too.
     pub(crate) const fn parts(self) -> (Codes, Levels, Scales) {
-        match self {
-            Self::F32 | Self::F16 | Self::Bf16 => (Codes::Dense, Levels::Unsigned(0), Scales::None),
-            Self::Q8 => (Codes::Eight, Levels::Signed, Scales::Half),
-            Self::Q4 => (Codes::Four, Levels::Unsigned(0), Scales::HalfMin),
-            Self::Q4Zero => (Codes::Four, Levels::Unsigned(0), Scales::HalfZero),
-            Self::Q5 => (Codes::FourOne, Levels::Unsigned(0), Scales::HalfMin),
-            Self::Iq4 => (Codes::Four, Levels::Iq4, Scales::Half),
-            Self::Mxfp4 => (Codes::Four, Levels::E2m1, Scales::Exponent),
-            Self::E4m3 => (Codes::Eight, Levels::E4m3, Scales::Wide),
-            Self::Q2K => (Codes::Two, Levels::Unsigned(0), Scales::K16Min),
-            Self::Q3K => (Codes::TwoOne, Levels::Unsigned(4), Scales::K16),
-            Self::Q4K => (Codes::Four, Levels::Unsigned(0), Scales::K32Min),
-            Self::Q5K => (Codes::FourOne, Levels::Unsigned(0), Scales::K32Min),
-            Self::Q6K => (Codes::FourTwo, Levels::Unsigned(32), Scales::K16),
-            Self::Iq4K => (Codes::Four, Levels::Iq4, Scales::K32),
-            Self::Q2 => (Codes::Two, Levels::Unsigned(0), Scales::HalfMin),
-            Self::Q3 => (Codes::TwoOne, Levels::Unsigned(0), Scales::HalfMin),
-            Self::Q6 => (Codes::FourTwo, Levels::Unsigned(0), Scales::HalfMin),
-            Self::Q8Min => (Codes::Eight, Levels::Unsigned(0), Scales::HalfMin),
-            Self::Q2Zero => (Codes::Two, Levels::Unsigned(0), Scales::HalfZero),
-            Self::Q3Zero => (Codes::TwoOne, Levels::Unsigned(0), Scales::HalfZero),
-            Self::Q8Zero => (Codes::Eight, Levels::Unsigned(0), Scales::HalfZero),
-            Self::Int8 => (Codes::Eight, Levels::Signed, Scales::Wide),
-            Self::Mxfp8 => (Codes::Eight, Levels::E4m3, Scales::Exponent),
-            Self::Nvfp4 => (Codes::Four, Levels::E2m1, Scales::E4m3),
-            Self::Nf4 => (Codes::Four, Levels::Nf4, Scales::Float),
-            Self::Fp4 => (Codes::Four, Levels::Fp4, Scales::Float),
-            Self::Iq1 => (Codes::TwoOne, Levels::Iq1, Scales::K16),
-            Self::Iq2 => (Codes::TwoOne, Levels::Iq2, Scales::K16),
-            Self::Iq3Xxs => (Codes::Four, Levels::Iq3Xxs, Scales::K32),
-            Self::Iq3S => (Codes::Four, Levels::Iq3S, Scales::K32),
-            Self::Q1 => (Codes::One, Levels::Sign, Scales::Half),
-            Self::Ternary => (Codes::Two, Levels::Unsigned(1), Scales::Half),
-        }
+        PARTS[self as usize]
     }
 
     /// Whether the codes of a group are signed bytes, once unpacked, so that they can be multiplied as integers.
@@ -571,7 +578,6 @@ impl WeightFormat {
         let float =
             |at: usize| f32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]);
         let multiple = f32::from(self.parts().1.multiple());
-        let unit = |place: usize| half(layout.supers + 4 * (index / SUPER) + 2 * place) / multiple;
         match self.parts().2 {
             Scales::None => (1.0, 0.0),
             Scales::Half => {
@@ -588,23 +594,36 @@ impl WeightFormat {
             Scales::Float => (float(at + 4 * (group / 2)), 0.0),
             Scales::Wide => (float(at + 4 * (group / WIDE_GROUPS)), 0.0),
             Scales::E4m3 => {
-                let own = decode_e4m3(row[at + index / 16]) / multiple;
+                let own = decode_e4m3(row[at + index / HALF_GROUP]) / multiple;
                 (own * float(layout.supers), 0.0)
             }
-            Scales::K32 => (unit(0) * f32::from(row[at + group].cast_signed()), 0.0),
+            Scales::K32 | Scales::K32Min | Scales::K16 | Scales::K16Min => {
+                let unit =
+                    |place: usize| half(layout.supers + 4 * (index / SUPER) + 2 * place) / multiple;
+                self.shared_scale([unit(0), unit(1)], &row[at..], index)
+            }
+        }
+    }
+
+    /// `a` and `b` of weight `index`, from those of its 256 weights and the section of scales.
+    #[inline(always)]
+    fn shared_scale(self, units: [f32; 2], scales: &[u8], index: usize) -> (f32, f32) {
+        let group = index / GROUP;
+        match self.parts().2 {
+            Scales::K32 => (units[0] * f32::from(scales[group].cast_signed()), 0.0),
             Scales::K32Min => (
-                unit(0) * f32::from(row[at + 2 * group]),
-                -(unit(1) * f32::from(row[at + 2 * group + 1])),
+                units[0] * f32::from(scales[2 * group]),
+                -(units[1] * f32::from(scales[2 * group + 1])),
             ),
             Scales::K16 => {
-                let a = unit(0) * f32::from(row[at + index / 16].cast_signed());
+                let a = units[0] * f32::from(scales[index / HALF_GROUP].cast_signed());
                 (a, -(a * self.offset()))
             }
-            Scales::K16Min => {
-                let both = row[at + index / 16];
+            _ => {
+                let both = scales[index / HALF_GROUP];
                 (
-                    unit(0) * f32::from(both & 15),
-                    -(unit(1) * f32::from(both >> 4)),
+                    units[0] * f32::from(both & 15),
+                    -(units[1] * f32::from(both >> 4)),
                 )
             }
         }

@@ -1,7 +1,8 @@
 //! `MatMul` → one launch per section of the weight.
 //!
 //! Choice of kernel: `matmul_vec` for up to [`VEC_ROWS_MAX`] rows. For more bfloat16 rows: cuBLASLt if it is available,
-//! the weight is bfloat16 and there is no bias; otherwise `matmul_tile`. f32 rows, and weights that bfloat16 does not hold, always use `matmul_vec`.
+//! the weight is bfloat16 and there is no bias; otherwise `matmul_tile`. f32 rows, and weights that
+//! bfloat16 does not hold, always use `matmul_vec`.
 //! Deterministic plans use one kernel for every row count, so that a row's sums do not depend on the other rows.
 //!
 //! With few rows, the norm before a product and the activation after it run in the same kernel ([`crate::plan::fuse`]).
