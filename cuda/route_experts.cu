@@ -2,8 +2,9 @@
 // softmax probability over all logits, or over the chosen ones. Logits are compared by their bits as integers, so a NaN
 // is above everything.
 // With `sigmoid`, a weight is sigmoid(logit), divided by the sum of the chosen if `renormalize`; with a bias, experts
-// are chosen by sigmoid(logit) + bias. With groups, they are chosen only among those of the groups with the largest
-// sums of two, or without a bias with the largest logits. Weights are multiplied by `factor` and the expert's scale.
+// are chosen by sigmoid(logit) + bias; without `sigmoid`, by the probability over all + bias. With groups, they are
+// chosen only among those of the groups with the largest sums of two, or without a bias with the largest logits.
+// Weights are multiplied by `factor` and the expert's scale.
 //
 // logits [tokens][experts] f32; routes [tokens][per_token] of (expert, weight), per_token ≤ 32.
 // One warp: one token; lane j keeps route j. Block: four tokens. Grid: tokens of the bucket / 4, rounded up.
@@ -33,9 +34,32 @@ constexpr u32 TOKENS = 4;
 
 __device__ __forceinline__ float sigmoid(u32 logit) { return 1.0f / (1.0f + expf(-__uint_as_float(logit))); }
 
+// What makes a logit a probability over all.
+struct Softmax {
+  float top;
+  float sum;
+};
+
+// The largest logit of a token, and the sum of all shares; only where a bias is added to probabilities.
+__device__ __forceinline__ Softmax softmax_of(const Params &params, const u32 *logits, u32 lane) {
+  if (params.bias == nullptr || params.sigmoid != 0) return {0.0f, 1.0f};
+  u64 best = 0;
+  for (u32 id = lane; id < params.experts; id += 32) {
+    const u64 candidate = packed(order_of(logits[id]), id);
+    if (candidate > best) best = candidate;
+  }
+  const float top = __uint_as_float(logits[packed_id(warp_max(best))]);
+  float sum = 0.0f;
+  for (u32 id = lane; id < params.experts; id += 32) sum += expf(__uint_as_float(logits[id]) - top);
+  return {top, warp_sum(sum)};
+}
+
 // The number by whose bits an expert is ordered.
-__device__ __forceinline__ u32 choice(const Params &params, const u32 *logits, u32 id) {
-  return params.bias ? __float_as_uint(sigmoid(logits[id]) + params.bias[id]) : logits[id];
+__device__ __forceinline__ u32 choice(const Params &params, const u32 *logits, u32 id, const Softmax &softmax) {
+  if (params.bias == nullptr) return logits[id];
+  const float score =
+      params.sigmoid ? sigmoid(logits[id]) : expf(__uint_as_float(logits[id]) - softmax.top) / softmax.sum;
+  return __float_as_uint(score + params.bias[id]);
 }
 
 // A bit for each group whose experts may be chosen. A lane values one group.
@@ -44,7 +68,7 @@ __device__ __forceinline__ u32 kept_groups(const Params &params, const u32 *logi
   const u32 size = params.experts / params.groups;
   float first = -3.0e38f, second = -3.0e38f;
   for (u32 i = 0; i < size && lane < params.groups; i++) {
-    const float value = __uint_as_float(choice(params, logits, lane * size + i));
+    const float value = __uint_as_float(choice(params, logits, lane * size + i, {0.0f, 1.0f}));
     second = fmaxf(second, fminf(first, value));
     first = fmaxf(first, value);
   }
@@ -67,6 +91,8 @@ KERNEL(route_experts, 128, 8) {
   if (token >= params.metadata[META_TOKEN_COUNT]) return;
   const u32 *logits = params.logits + static_cast<u64>(token) * params.experts;
 
+  const Softmax softmax = softmax_of(params, logits, lane);
+  const bool is_biased = params.bias != nullptr && params.sigmoid == 0;
   const u32 kept = kept_groups(params, logits, lane);
   const u32 size = params.groups ? params.experts / params.groups : params.experts;
   u64 last = ~0ull;
@@ -76,13 +102,13 @@ KERNEL(route_experts, 128, 8) {
     u64 best = 0;
     for (u32 id = lane; id < params.experts; id += 32) {
       if ((kept >> (id / size) & 1) == 0) continue;
-      const u64 candidate = packed(order_of(choice(params, logits, id)), id);
+      const u64 candidate = packed(order_of(choice(params, logits, id, softmax)), id);
       if (candidate < last && candidate > best) best = candidate;
     }
     last = warp_max(best);
     const u32 id = packed_id(last);
     const float logit = __uint_as_float(logits[id]);
-    if (j == 0) top = logit;
+    if (j == 0) top = is_biased ? softmax.top : logit;
     if (j == lane) {
       own_id = id;
       own_share = params.sigmoid ? sigmoid(logits[id]) : expf(logit - top);

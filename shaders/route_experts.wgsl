@@ -4,10 +4,10 @@
 // SIGMOID: a weight is sigmoid(logit), divided by the sum of the chosen if params.renormalize. With params.has_bias,
 // experts are chosen by sigmoid(logit) + bias; with params.groups, only those of the `kept` groups with the largest
 // sums of two. SIGMOID or SCALED: weights are multiplied by params.factor and, with params.has_scale, the expert's
-// scale.
+// scale. BIASED, which is SCALED: experts are chosen by their probability + bias.
 // logits: [tokens, experts] f32; bias, scale: [experts]; routes: [tokens, per_token] of (expert, weight).
 // Workgroup: one token; each invocation counts the experts that come before its own.
-// Variants: SIGMOID, SCALED. Twin: backend/reference/route_experts.rs
+// Variants: SIGMOID, SCALED, BIASED. Twin: backend/reference/route_experts.rs
 #import invocation
 
 struct Params {
@@ -31,6 +31,13 @@ struct Params {
 #else
 #ifdef SCALED
 @group(0) @binding(3) var<storage, read> scale: array<f32>;
+#endif
+#ifdef BIASED
+@group(0) @binding(4) var<storage, read> bias: array<f32>;
+
+// The largest logit of the token, and the sum of all shares.
+var<private> most: f32;
+var<private> whole: f32;
 #endif
 #endif
 
@@ -100,8 +107,12 @@ fn group_key(base: u32, group: u32) -> u32 {
 
 // What experts are ordered by; 0 for those of groups that are not kept.
 fn key_of(base: u32, id: u32, kept: u32) -> u32 {
+#ifdef BIASED
+    return order(bitcast<u32>(share(base, id, most) / whole + bias[id]));
+#else
     let group = id / (params.experts / max(params.groups, 1u));
     return select(0u, order(logits[base + id]), ((kept >> group) & 1u) != 0u);
+#endif
 }
 
 fn largest(base: u32) -> f32 {
@@ -163,6 +174,10 @@ fn main(at: Invocation) {
     // Excess workgroups of a grid spread over x and y repeat a token and write nothing, but reach every barrier.
     let base = min(token, params.tokens - 1u) * params.experts;
     let top = largest(base);
+#ifdef BIASED
+    most = top;
+    whole = sum_of_all(base, top);
+#endif
     let kept = kept_groups(base);
     for (var own = at.local; own < params.experts; own += 64u) {
         let key = key_of(base, own, kept);

@@ -81,7 +81,8 @@ impl ModelSpec {
         };
         let scales = Multipliers::read(config, family.scales, &heads)?;
         let (ropes, layers) = layers(config, family, &heads, positions_max)?;
-        let field = family.norms.epsilon;
+        let norms = norms_row(config, family.norms);
+        let field = norms.epsilon;
         let epsilon = config.required(field, config.number(field, 1e-12..=0.1)?)?;
         Ok(Self {
             architecture: family.architecture,
@@ -89,7 +90,7 @@ impl ModelSpec {
             positions_max,
             hidden: heads.hidden,
             query_heads: heads.query,
-            norm: norm(config, family.norms, (epsilon, &scales), stored)?,
+            norm: norm(config, norms, (epsilon, &scales), stored)?,
             attention: attention(config, family.attention, &scales, stored)?,
             latent: heads.latent,
             convolution: per_layer::convolution(config, &layers)?,
@@ -131,8 +132,8 @@ fn layers(
     positions_max: u32,
 ) -> Result<(Vec<RopeSpec>, Vec<LayerSpec>), LoadError> {
     let words = per_layer::words(config, family.mixers, family.attention.windows)?;
-    let slides = per_layer::slides(config, family.attention.windows, &words)?;
     let sparse = config_experts::sparse(config, family.experts, &words)?;
+    let slides = per_layer::slides(config, family.attention.windows, &words, &sparse)?;
     let dense = dense(family, &words, &sparse);
     let usual = LayerShape {
         kv_heads: heads.kv,
@@ -147,7 +148,8 @@ fn layers(
     };
     let shapes = per_layer::shapes(config, family.sizes, usual, &slides)?;
     let rope = rope_row(config, family, heads, &shapes)?;
-    let (ropes, layer_ropes) = per_layer::ropes(config, rope, heads.rotated(), &slides, &shapes)?;
+    let (ropes, layer_ropes) =
+        per_layer::ropes(config, rope, heads.rotated(), &slides, &shapes, &sparse)?;
     let window = window(config, &slides, positions_max)?;
     let place = norm_place(config, family.norms)?;
     let layers = (0..words.len()).map(|index| {
@@ -218,6 +220,18 @@ fn norms_of(kind: LayerKind, mixers: Mixers, usual: NormPlace) -> NormPlace {
     match (kind, mixers) {
         (LayerKind::State, Mixers::AttentionOrState(Rule::NegativeDelta)) => NormPlace::Before,
         _ => usual,
+    }
+}
+
+/// How a family has norms: as LayerNorms, unless the config has an epsilon of RMS norms.
+fn norms_row(config: &ConfigReader<'_>, row: NormsRow) -> NormsRow {
+    match row.epsilon_rms {
+        Some(field) if config.get(field).is_some() => NormsRow {
+            epsilon: field,
+            center: false,
+            ..row
+        },
+        _ => row,
     }
 }
 

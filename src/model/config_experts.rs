@@ -3,7 +3,7 @@
 use super::config_layers::Word;
 use super::config_reader::ConfigReader;
 use super::error::LoadError;
-use super::families::{ExpertsRow, Groups, RouterRow, Shared, Sparse};
+use super::families::{ExpertsRow, Groups, RouterRow, Scores, Shared, Sparse};
 use super::spec::{EXPERTS_MAX, ExpertsSpec, LAYERS_MAX, LayerSpec, RouterSpec, SharedSpec};
 use crate::plan::ExpertGroups;
 use crate::plan::check::ROUTES_MAX;
@@ -35,7 +35,24 @@ pub(super) fn sparse(
             Ok((0..count).map(|layer| layer >= dense).collect())
         }
         Sparse::EveryNth => every_nth(config, count),
+        Sparse::Between => between(config, count),
     }
+}
+
+/// Every `moe_layer_interval`-th layer between two indices.
+fn between(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, LoadError> {
+    let index = |name: &str| config.integer(name, 0..=LAYERS_MAX);
+    let first = index("moe_layer_start_index")?.unwrap_or(0) as usize;
+    let last = match config.number("moe_layer_end_index", -1.0..=f64::from(LAYERS_MAX))? {
+        Some(-1.0) | None => count,
+        Some(_) => index("moe_layer_end_index")?.map_or(count, |last| last as usize),
+    };
+    let step = config
+        .integer("moe_layer_interval", 1..=LAYERS_MAX)?
+        .unwrap_or(1) as usize;
+    Ok((0..count)
+        .map(|layer| (first..=last).contains(&layer) && (layer + 1) % step == 0)
+        .collect())
 }
 
 /// Every `decoder_sparse_step`-th layer, except `mlp_only_layers`.
@@ -82,9 +99,22 @@ fn router(config: &ConfigReader<'_>, row: RouterRow) -> Result<RouterSpec, LoadE
         Some((field, default)) => config.number(field, 1e-3..=1e3)?.unwrap_or(default),
         None => 1.0,
     };
+    let sigmoid = match row.scores {
+        Scores::Softmax => false,
+        Scores::Sigmoid => true,
+        Scores::Field(field) => match config.text(field)?.unwrap_or("softmax") {
+            "softmax" => false,
+            "sigmoid" => true,
+            other => {
+                let message = format!("is {other:?}, not \"softmax\" or \"sigmoid\"");
+                return Err(config.invalid(field, message));
+            }
+        },
+    };
+    let of_chosen = !sigmoid && matches!(row.scores, Scores::Field(_));
     Ok(RouterSpec {
-        sigmoid: row.sigmoid,
-        renormalize: row.normalizes.read(config)?,
+        sigmoid,
+        renormalize: of_chosen || row.normalizes.read(config)?,
         choice_bias: row.choice_bias.read(config)?,
         groups: match row.groups {
             Groups::Never => None,
@@ -104,7 +134,14 @@ pub(super) fn experts(
     if !layers.iter().any(|layer| layer.experts) {
         return Ok(None);
     }
-    let router = router(config, row.router)?;
+    let mut router = router(config, row.router)?;
+    let mut shared = shared(config, row.shared)?;
+    if let Some(shared) = &mut shared
+        && is_average(config, row)?
+    {
+        router.factor /= 2.0;
+        shared.factor /= 2.0;
+    }
     let number = |field, max| config.required(field, config.uniform_integer(field, 1..=max)?);
     let field = count_field(config, row);
     let count = number(field, EXPERTS_MAX)?;
@@ -121,9 +158,24 @@ pub(super) fn experts(
         latent: latent(config, row)?,
         router,
         bias: row.bias,
-        shared: shared(config, row.shared)?,
+        shared,
         beside: matches!(row.layers, Sparse::BesideMlp),
     }))
+}
+
+/// Whether chosen experts and the shared one are averaged.
+fn is_average(config: &ConfigReader<'_>, row: ExpertsRow) -> Result<bool, LoadError> {
+    let Some(field) = row.combination else {
+        return Ok(false);
+    };
+    match config.text(field)?.unwrap_or("average") {
+        "average" => Ok(true),
+        "sum" => Ok(false),
+        other => {
+            let message = format!("is {other:?}, not \"average\" or \"sum\"");
+            Err(config.invalid(field, message))
+        }
+    }
 }
 
 /// The field that has the number of experts.
@@ -187,7 +239,11 @@ fn shared(config: &ConfigReader<'_>, row: Shared) -> Result<Option<SharedSpec>, 
             (all, false)
         }
     };
-    Ok((mlp > 0).then_some(SharedSpec { mlp, gated }))
+    Ok((mlp > 0).then_some(SharedSpec {
+        mlp,
+        gated,
+        factor: 1.0,
+    }))
 }
 
 /// `n_group` and `topk_group`; `None` if all groups are kept.

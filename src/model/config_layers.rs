@@ -253,6 +253,7 @@ pub(super) fn slides(
     config: &ConfigReader<'_>,
     windows: Windows,
     words: &[Word],
+    sparse: &[bool],
 ) -> Result<Vec<bool>, LoadError> {
     let asked = config.boolean("use_sliding_window")?.unwrap_or(false);
     let window = config.get("sliding_window").is_some();
@@ -282,9 +283,8 @@ pub(super) fn slides(
             (0..count).map(|layer| layer >= first).collect()
         }
         Windows::Pattern(every) | Windows::PatternIfSet(every) => pattern(config, every, count)?,
-        Windows::PatternFromLast(every) => (0..count)
-            .map(|layer| !(count - 1 - layer).is_multiple_of(every as usize))
-            .collect(),
+        Windows::PatternAfterDense(every) => pattern_after_dense(config, every, sparse)?,
+        Windows::PatternFromLast(every) => pattern_from_last(every, count),
         Windows::UnrotatedLayers => rotated_layers(config, count)?
             .into_iter()
             .map(|rotated| !rotated)
@@ -313,6 +313,32 @@ fn check_count(
         name,
         format!("has {found} entries, not num_hidden_layers = {count}"),
     ))
+}
+
+/// [`pattern`], counted from the first layer with experts; of the dense ones before it, another.
+fn pattern_after_dense(
+    config: &ConfigReader<'_>,
+    every: u32,
+    sparse: &[bool],
+) -> Result<Vec<bool>, LoadError> {
+    let dense = sparse.iter().take_while(|sparse| !**sparse).count();
+    let prefix = dense_pattern(config)? as usize;
+    let mut slides: Vec<bool> = (1..=dense).map(|layer| layer % prefix != 0).collect();
+    slides.extend(pattern(config, every, sparse.len() - dense)?);
+    Ok(slides)
+}
+
+/// Of the dense layers before those with experts, every n-th has no window.
+fn dense_pattern(config: &ConfigReader<'_>) -> Result<u32, LoadError> {
+    let field = "prefix_dense_sliding_window_pattern";
+    Ok(config.integer(field, 1..=LAYERS_MAX)?.unwrap_or(1))
+}
+
+/// All but every n-th layer, counted from the last.
+fn pattern_from_last(every: u32, count: usize) -> Vec<bool> {
+    (0..count)
+        .map(|layer| !(count - 1 - layer).is_multiple_of(every as usize))
+        .collect()
 }
 
 /// All but every n-th layer; n is `sliding_window_pattern`, or `every` if it is absent.
@@ -344,6 +370,7 @@ pub(super) fn ropes(
     head_dim: u32,
     slides: &[bool],
     shapes: &[LayerShape],
+    sparse: &[bool],
 ) -> Result<LayerRopes, LoadError> {
     let dim_of = |local: bool| {
         let found = slides
@@ -377,16 +404,8 @@ pub(super) fn ropes(
                 .map(|rotated| rotated.then_some(0))
                 .collect(),
         ),
-        Ropes::LocalUnlessAllGlobal => {
-            let all = !slides.contains(&true);
-            (
-                one()?,
-                slides
-                    .iter()
-                    .map(|&slides| (all || slides).then_some(0))
-                    .collect(),
-            )
-        }
+        Ropes::LocalUnlessAllGlobal => (one()?, local_unless_all_global(slides)),
+        Ropes::LocalOrDense => (one()?, local_or_dense(config, slides, sparse)?),
         Ropes::ListedBases => listed_bases(config, row, head_dim, slides)?,
         Ropes::Never => (Vec::new(), vec![None; count]),
         Ropes::Local => (
@@ -400,6 +419,28 @@ pub(super) fn ropes(
             (one()?, vec![rotates.then_some(0); count])
         }
     })
+}
+
+/// Rotations of the layers with a window; of all, if none has one.
+fn local_unless_all_global(slides: &[bool]) -> Vec<Option<usize>> {
+    let all = !slides.contains(&true);
+    slides
+        .iter()
+        .map(|&slides| (all || slides).then_some(0))
+        .collect()
+}
+
+/// Rotations of the layers with a window, and of dense ones if none of these has one.
+fn local_or_dense(
+    config: &ConfigReader<'_>,
+    slides: &[bool],
+    sparse: &[bool],
+) -> Result<Vec<Option<usize>>, LoadError> {
+    let is_dense_rotated = dense_pattern(config)? == 1;
+    let layers = slides.iter().zip(sparse);
+    Ok(layers
+        .map(|(slides, sparse)| (*slides || is_dense_rotated && !sparse).then_some(0))
+        .collect())
 }
 
 /// Rotations of the layers whose entry of `layer_rope_theta` is not zero; without the list, of those with a window.

@@ -18,9 +18,9 @@ use attention::{
     PHI3, QWEN2, QWEN2_5_VL, QWEN3, QWEN3_VL, SEED_OSS, SMOLLM3, STARCODER2,
 };
 use experts::{
-    AFMOE, DEEPSEEK_V2, DEEPSEEK_V3, EXAONE_MOE, GEMMA4, GEMMA4_UNIFIED, GLM4_MOE, GLM4_MOE_LITE,
-    GPT_OSS, GRANITE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MELLUM, MINIMAX_M2, MIXTRAL,
-    OLMOE, QWEN2_MOE, QWEN3_MOE, QWEN3_VL_MOE, SOLAR_OPEN,
+    AFMOE, COHERE2_MOE, DEEPSEEK_V2, DEEPSEEK_V3, ERNIE4_5_MOE, EXAONE_MOE, GEMMA4, GEMMA4_UNIFIED,
+    GLM4_MOE, GLM4_MOE_LITE, GPT_OSS, GRANITE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MELLUM,
+    MINIMAX_M2, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, QWEN3_VL_MOE, SOLAR_OPEN,
 };
 use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,
@@ -69,6 +69,8 @@ pub(super) struct NormsRow {
     pub(super) bias: bool,
     /// The field of epsilon.
     pub(super) epsilon: &'static str,
+    /// The field of epsilon of RMS norms instead of LayerNorms, if it is there.
+    pub(super) epsilon_rms: Option<&'static str>,
     /// The field of another epsilon for norms after branches.
     pub(super) epsilon_after: Option<&'static str>,
     /// `one_plus` of the final norm.
@@ -192,6 +194,9 @@ pub(super) enum Windows {
     UpperLayers,
     /// All but every n-th layer; n is `sliding_window_pattern`, with this default.
     Pattern(u32),
+    /// Like `Pattern`, but counted from the first layer with experts. Of the dense ones before it, n is
+    /// `prefix_dense_sliding_window_pattern`.
+    PatternAfterDense(u32),
     /// All but every n-th layer, counted from the last, which has none.
     PatternFromLast(u32),
     /// Like `Pattern` if `sliding_window` is set, else none. The pattern may be a text with an `L` for each layer with
@@ -217,6 +222,8 @@ pub(super) enum Ropes {
     LocalUnlessAllGlobal,
     /// In layers with a sliding window only.
     Local,
+    /// In layers with a sliding window, and in those without experts if `prefix_dense_sliding_window_pattern` is 1.
+    LocalOrDense,
     /// In layers whose entry of `layer_rope_theta` is not zero, which is the base; without the list, as `Local`.
     ListedBases,
     /// In no layer.
@@ -285,6 +292,9 @@ pub(super) struct ExpertsRow {
     pub(super) size: &'static str,
     pub(super) router: RouterRow,
     pub(super) shared: Shared,
+    /// The field that says whether chosen experts and the shared one are a `sum` or, by default, their `average`;
+    /// `None`: a sum.
+    pub(super) combination: Option<&'static str>,
     /// Router, gate, up and down have biases.
     pub(super) bias: bool,
 }
@@ -300,6 +310,9 @@ pub(super) enum Sparse {
     EveryNth,
     /// The layers that [`Mixers::Blocks`] says.
     Blocks,
+    /// Every n-th layer from `moe_layer_start_index` to `moe_layer_end_index` (−1: the last), n being
+    /// `moe_layer_interval`.
+    Between,
     /// All layers but the first few, whose number is in this field, with this default; or those that `mlp_layer_types`
     /// says.
     AfterDense(&'static str, u32),
@@ -310,8 +323,7 @@ pub(super) enum Sparse {
 /// How experts are chosen and weighted.
 #[derive(Clone, Copy)]
 pub(super) struct RouterRow {
-    /// Scores are sigmoids instead of a softmax.
-    pub(super) sigmoid: bool,
+    pub(super) scores: Scores,
     /// Scores have a bias for the choice.
     pub(super) choice_bias: Flag,
     /// A token's weights are divided by their sum.
@@ -319,6 +331,15 @@ pub(super) struct RouterRow {
     pub(super) groups: Groups,
     /// The field of the factor of all weights, and its default.
     pub(super) factor: Option<(&'static str, f64)>,
+}
+
+/// How the scores of experts are computed.
+#[derive(Clone, Copy)]
+pub(super) enum Scores {
+    Softmax,
+    Sigmoid,
+    /// As this field says: `sigmoid`, or by default `softmax`, of a token's experts alone.
+    Field(&'static str),
 }
 
 /// Whether experts are chosen from some groups only.
@@ -349,7 +370,7 @@ const EXPERT_COUNT: &[&str] = &["num_local_experts", "num_experts"];
 impl RouterRow {
     /// A softmax of a token's experts.
     const SOFTMAX: Self = Self {
-        sigmoid: false,
+        scores: Scores::Softmax,
         choice_bias: Flag::Never,
         normalizes: Flag::Always,
         groups: Groups::Never,
@@ -358,7 +379,7 @@ impl RouterRow {
 
     /// Sigmoids, with a bias for the choice among groups.
     const SIGMOID: Self = Self {
-        sigmoid: true,
+        scores: Scores::Sigmoid,
         choice_bias: Flag::Always,
         normalizes: Flag::UnlessField("norm_topk_prob"),
         groups: Groups::Fields,
@@ -375,6 +396,7 @@ impl ExpertsRow {
         size: "moe_intermediate_size",
         router: RouterRow::SOFTMAX,
         shared: Shared::Never,
+        combination: None,
         bias: false,
     };
 
@@ -406,7 +428,7 @@ impl ExpertsRow {
 }
 
 /// To add an architecture, add a row here.
-pub(super) const FAMILIES: [&Family; 61] = [
+pub(super) const FAMILIES: [&Family; 63] = [
     &LLAMA,
     &MISTRAL,
     &QWEN2,
@@ -468,4 +490,6 @@ pub(super) const FAMILIES: [&Family; 61] = [
     &AFMOE,
     &MINICPM3,
     &MUSE_GLIMMER,
+    &COHERE2_MOE,
+    &ERNIE4_5_MOE,
 ];

@@ -18,11 +18,11 @@ use bytes::Bytes;
 use config::Method;
 pub(super) use config::OTHER_FILES;
 use matrix::Matrix;
-use parts::{invalid, is_stored};
+use parts::{Tensors, invalid, is_stored};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::OnceLock;
-use tensors::{Found, Tensors};
+use tensors::Found;
 
 /// Rows per task of parallel repacking.
 const PIECE_ROWS: usize = 16;

@@ -266,12 +266,14 @@ pub struct RouterSpec {
 }
 
 /// The MLP that every token of a layer with experts passes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedSpec {
     /// Elements of a gate or up row.
     pub mlp: u32,
     /// Its output is multiplied by the sigmoid of a product with the token's row.
     pub gated: bool,
+    /// Factor of its output.
+    pub factor: f32,
 }
 
 /// What may differ from layer to layer.

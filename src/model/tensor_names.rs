@@ -6,7 +6,8 @@ mod state;
 use super::layer_weight::LayerWeight::{self, *};
 
 pub(super) use experts::{
-    AFMOE, EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MINIMAX_M2, MIXTRAL, QWEN3_VL_MOE,
+    AFMOE, ERNIE4_5_MOE, EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MINIMAX_M2, MIXTRAL,
+    QWEN3_VL_MOE,
 };
 pub(super) use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,

@@ -519,7 +519,9 @@ fn find(
     } else {
         part
     };
-    if *shape != part.shape {
+    // A vector may be stored as a matrix of one row.
+    let is_row = part.columns().is_none() && **shape == [&[1], &part.shape[..]].concat();
+    if *shape != part.shape && !is_row {
         let (found, expected) = (shape.clone(), part.shape.clone());
         return Err(LoadError::TensorShape {
             file: file.to_string(),

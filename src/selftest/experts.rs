@@ -55,7 +55,11 @@ fn routers(shapes: Shapes) -> Vec<Fixture> {
     };
     let mut fixtures = Vec::new();
     for &(experts, per_token) in shapes.of(&SOFTMAX) {
-        for router in [softmax, renormalized] {
+        let biased = Router {
+            biased: true,
+            ..renormalized
+        };
+        for router in [softmax, renormalized, biased] {
             fixtures.push(route_experts(experts, per_token, router));
         }
     }

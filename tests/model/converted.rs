@@ -110,15 +110,12 @@ pub(super) fn files() -> impl Iterator<Item = (&'static str, Builder)> {
 }
 
 /// Families whose files are not read, or that no file can describe: those of MiniCPM 3 have no multipliers.
-const NOT_CONVERTED: [&str; 8] = [
+const NOT_CONVERTED: [&str; 5] = [
     "lfm3",
     "olmo_hybrid",
-    "minimax_m2",
-    "phi",
-    "cohere",
-    "afmoe",
     "minicpm3",
     "muse_glimmer",
+    "cohere2_moe",
 ];
 
 /// The golden folders whose architectures GGUF has.
@@ -269,6 +266,11 @@ impl Checkpoint {
         let own = match architecture {
             "LlamaForCausalLM" | "MistralForCausalLM" | "MixtralForCausalLM" => "llama",
             "OlmoeForCausalLM" => "olmoe",
+            "Ernie4_5_MoeForCausalLM" => "ernie4_5-moe",
+            "MiniMaxM2ForCausalLM" => "minimax-m2",
+            "AfmoeForCausalLM" => "afmoe",
+            "PhiForCausalLM" => "phi2",
+            "CohereForCausalLM" => "command-r",
             "MellumForCausalLM" => "mellum",
             "GlmForCausalLM" => "chatglm",
             "ExaoneForCausalLM" => "exaone",
@@ -388,7 +390,12 @@ impl Checkpoint {
         set("attention.head_count_kv", self.whole("num_key_value_heads"));
         set("attention.key_length", self.whole("head_dim"));
         set("attention.value_length", self.whole("head_dim"));
-        let fields = ["num_local_experts", "num_experts", "n_routed_experts"];
+        let fields = [
+            "num_local_experts",
+            "num_experts",
+            "n_routed_experts",
+            "moe_num_experts",
+        ];
         if let Some(count) = fields
             .iter()
             .find_map(|field| self.whole(field))
@@ -399,7 +406,8 @@ impl Checkpoint {
                 "expert_used_count",
                 self.whole("num_experts_per_tok")
                     .or(self.whole("top_k_experts"))
-                    .or(self.whole("moe_topk")),
+                    .or(self.whole("moe_topk"))
+                    .or(self.whole("moe_k")),
             );
             let expert = if self.own == "gpt-oss" {
                 "intermediate_size"
@@ -453,9 +461,12 @@ impl Checkpoint {
         if let Some(local) = all["sliding_attention"]["rope_theta"].as_f64() {
             file.set(&key("freq_base_swa"), Item::F32(local as f32));
         }
-        let fraction = of_config("partial_rotary_factor").unwrap_or(1.0);
+        let rotated = of_config("rotary_dim").map(|dim| dim / self.head_dim() as f32);
+        let fraction = of_config("partial_rotary_factor")
+            .or(rotated)
+            .unwrap_or(1.0);
         if self.is_interleaved()
-            || matches!(self.own, "phi3" | "cohere2" | "ernie4_5")
+            || matches!(self.own, "phi3" | "cohere2" | "ernie4_5" | "ernie4_5-moe")
             || fraction < 1.0
         {
             file.set(
@@ -638,7 +649,7 @@ impl Checkpoint {
                 copy("final_logit_softcapping", "final_logit_softcapping");
                 self.write_gemma4(file);
             }
-            "cohere2" => copy("logit_scale", "logit_scale"),
+            "cohere2" | "command-r" => copy("logit_scale", "logit_scale"),
             "deepseek2" => {
                 copy("expert_weights_scale", "routed_scaling_factor");
                 self.write_latent(file);
@@ -696,7 +707,7 @@ impl Checkpoint {
         if let Some(window) = window.filter(|_| self.own != "qwen2moe") {
             file.set(&key("attention.sliding_window"), Item::U32(window));
         }
-        if let ("olmo2" | "exaone4" | "exaone-moe" | "mellum", Some(kinds)) =
+        if let ("olmo2" | "exaone4" | "exaone-moe" | "mellum" | "afmoe", Some(kinds)) =
             (self.own, self.config["layer_types"].as_array())
         {
             let local = kinds
@@ -725,7 +736,12 @@ impl Checkpoint {
             .filter(|name| name.contains(".experts.0."))
             .cloned();
         for first in stacked.collect::<Vec<_>>() {
-            let fields = ["num_local_experts", "num_experts", "n_routed_experts"];
+            let fields = [
+                "num_local_experts",
+                "num_experts",
+                "n_routed_experts",
+                "moe_num_experts",
+            ];
             let count = fields
                 .iter()
                 .find_map(|field| self.whole(field))

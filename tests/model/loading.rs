@@ -649,7 +649,7 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
     ),
     (
         r#"{"architectures": ["Qwen3VLForCausalLM"]}"#,
-        "architecture \"Qwen3VLForCausalLM\" is not supported; the nearest supported one is Qwen3ForCausalLM; …",
+        "architecture \"Qwen3VLForCausalLM\" is not supported; the nearest supported one is Qwen3VL…",
     ),
     (
         r#"{"architectures": null, "model_type": null}"#,

@@ -20,11 +20,16 @@ pub(super) fn run(step: &RouteExperts, loaded: &mut Loaded, arena: &Bump, inputs
         let logits = loaded.rows(step.logits, inputs).chunks_exact(experts);
         for (logits, routes) in logits.zip(routes.chunks_exact_mut(2 * per_token)) {
             ids.iter_mut().enumerate().for_each(|(at, id)| *id = at);
-            choice_keys(logits, bias, routing.groups, values, keys);
+            values.copy_from_slice(logits);
+            if let Some(bias) = bias {
+                add_to_scores(values, bias, routing.sigmoid);
+            }
+            choice_keys(values, bias.is_some(), routing.groups, keys);
             ids.sort_unstable_by_key(|&id| (std::cmp::Reverse(keys[id]), id));
+            let largest = largest(logits);
             let share = |id: usize| match routing.sigmoid {
                 true => sigmoid(logits[id]),
-                false => (logits[id] - logits[ids[0]]).exp(),
+                false => (logits[id] - largest).exp(),
             };
             let counted = if routing.renormalize {
                 &ids[..per_token]
@@ -49,32 +54,47 @@ fn sigmoid(logit: f32) -> f32 {
     1.0 / (1.0 + (-logit).exp())
 }
 
-/// What experts are ordered by; 0 for those of groups that are not kept. `values` is a buffer.
-fn choice_keys(
-    logits: &[f32],
-    bias: Option<&[f32]>,
-    groups: Option<ExpertGroups>,
-    values: &mut [f32],
-    keys: &mut [u32],
-) {
-    values.copy_from_slice(logits);
-    if let Some(bias) = bias {
+fn largest(logits: &[f32]) -> f32 {
+    let found = logits.iter().copied().max_by_key(|&logit| order(logit));
+    found.expect("there are experts")
+}
+
+/// Makes logits scores, sigmoids or probabilities among all experts, and adds a bias.
+fn add_to_scores(values: &mut [f32], bias: &[f32], by_sigmoid: bool) {
+    if by_sigmoid {
+        values.iter_mut().for_each(|value| *value = sigmoid(*value));
+    } else {
+        let largest = largest(values);
         values
             .iter_mut()
-            .zip(bias)
-            .for_each(|(value, bias)| *value = sigmoid(*value) + bias);
+            .for_each(|value| *value = (*value - largest).exp());
+        let sum: f32 = values.iter().sum();
+        values.iter_mut().for_each(|value| *value /= sum);
     }
+    values
+        .iter_mut()
+        .zip(bias)
+        .for_each(|(value, bias)| *value += bias);
+}
+
+/// What experts are ordered by, from logits or biased scores; 0 for those of groups that are not kept.
+fn choice_keys(
+    values: &mut [f32],
+    is_biased: bool,
+    groups: Option<ExpertGroups>,
+    keys: &mut [u32],
+) {
     keys.iter_mut()
         .zip(&*values)
         .for_each(|(key, &value)| *key = order(value));
     let Some(ExpertGroups { count, kept }) = groups else {
         return;
     };
-    let size = logits.len() / count as usize;
+    let size = values.len() / count as usize;
     // A group's value is its first element from here on.
     for group in values.chunks_exact_mut(size) {
         group.select_nth_unstable_by(1, |a, b| b.total_cmp(a));
-        if bias.is_some() {
+        if is_biased {
             group[0] += group[1];
         }
     }

@@ -5,7 +5,8 @@
 //! expert's id and its weight: exp(logit − max) divided by the sum over all experts, or over the chosen ones.
 //!
 //! With `sigmoid`, a score is sigmoid(logit) and a weight is the score, divided by the sum of the chosen scores + 1e-20
-//! if weights are renormalized. With a bias, experts are chosen by score + bias, rounded to f32; with groups, only
+//! if weights are renormalized. With a bias, experts are chosen by score + bias, rounded to f32, where a score without
+//! `sigmoid` is the probability among all experts; with groups, only
 //! among those of the groups with the largest sums of two, or without a bias with the largest logits. Weights are
 //! multiplied by the factor and the expert's scale.
 
@@ -48,10 +49,11 @@ impl Router {
     /// What experts are ordered by, as integers; 0 for those of groups that were not kept.
     fn keys(&self, logits: &[f32]) -> Vec<u32> {
         let values: Vec<f32> = match &self.bias {
-            Some(bias) => logits
-                .iter()
+            Some(bias) => self
+                .scores(logits)
+                .into_iter()
                 .zip(bias)
-                .map(|(&logit, &bias)| (sigmoid(logit) + f64::from(bias)) as f32)
+                .map(|(score, &bias)| (score + f64::from(bias)) as f32)
                 .collect(),
             None => logits.to_vec(),
         };
@@ -69,6 +71,20 @@ impl Router {
                 .for_each(|group| keys[group * size..][..size].fill(0));
         }
         keys
+    }
+
+    /// Sigmoids, or probabilities among all experts.
+    fn scores(&self, logits: &[f32]) -> Vec<f64> {
+        if self.routing.sigmoid {
+            return logits.iter().map(|&logit| sigmoid(logit)).collect();
+        }
+        let largest = f64::from(largest(logits));
+        let shares = logits
+            .iter()
+            .map(|&logit| (f64::from(logit) - largest).exp());
+        let shares: Vec<f64> = shares.collect();
+        let sum: f64 = shares.iter().sum();
+        shares.into_iter().map(|share| share / sum).collect()
     }
 
     /// The value of a group of experts: that of its best, or with a bias of its two best.
@@ -113,7 +129,7 @@ impl Router {
             let keys = self.keys(logits);
             let mut ids: Vec<usize> = (0..experts).collect();
             ids.sort_by_key(|&id| std::cmp::Reverse(keys[id]));
-            let largest = f64::from(logits[ids[0]]);
+            let largest = f64::from(largest(logits));
             let share = |id: usize| match by_sigmoid {
                 true => sigmoid(logits[id]),
                 false => (f64::from(logits[id]) - largest).exp(),
@@ -139,6 +155,12 @@ impl Router {
             }
         }
     }
+}
+
+/// The largest of all logits.
+fn largest(logits: &[f32]) -> f32 {
+    let found = logits.iter().copied().max_by_key(|&logit| order(logit));
+    found.expect("there are experts")
 }
 
 /// Maps a logit to an integer with the same order.

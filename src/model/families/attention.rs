@@ -24,6 +24,7 @@ pub(in crate::model) const LLAMA: Family = Family {
         center: false,
         bias: false,
         epsilon: "rms_norm_eps",
+        epsilon_rms: None,
         epsilon_after: None,
         final_one_plus: false,
         embedding: false,

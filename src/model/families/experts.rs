@@ -1,11 +1,12 @@
 //! The rows of decoders with attention and experts in their layers.
 
 use super::attention::{
-    EXAONE4, GLM4, GRANITE, HUNYUAN_DENSE, LLAMA, MISTRAL, QWEN2, QWEN3, UNBIASED, UNBIASED_MLP,
+    COHERE2, ERNIE4_5, EXAONE4, GLM4, GRANITE, HUNYUAN_DENSE, LLAMA, MISTRAL, QWEN2, QWEN3,
+    UNBIASED, UNBIASED_MLP,
 };
 use super::{
-    ActivationField, AttentionRow, EXPERT_COUNT, ExpertsRow, Family, Flag, Groups, MlpRow,
-    NormsRow, RopeRow, Ropes, RouterRow, Scales, Shared, Sizes, Sparse, Windows,
+    ActivationField, AttentionRow, EXPERT_COUNT, ExpertsRow, Family, Flag, Groups, MlpRow, MlpSize,
+    NormsRow, RopeRow, Ropes, RouterRow, Scales, Scores, Shared, Sizes, Sparse, Windows,
 };
 use crate::model::rope::RopeOptions;
 use crate::model::spec::{HeadNorms, NormPlace, OutputGate};
@@ -393,4 +394,64 @@ pub(in crate::model) const AFMOE: Family = Family {
     scales: Scales::EmbeddingIf("mup_enabled"),
     tensors: &tensor_names::AFMOE,
     ..LLAMA
+};
+
+/// Attention and experts side by side. Without a shared expert, there is nothing to average.
+pub(in crate::model) const COHERE2_MOE: Family = Family {
+    architecture: "Cohere2MoeForCausalLM",
+    model_type: "cohere2_moe",
+    norms: NormsRow {
+        epsilon_rms: Some("rms_norm_eps"),
+        ..COHERE2.norms
+    },
+    attention: AttentionRow {
+        windows: Windows::PatternAfterDense(4),
+        ..COHERE2.attention
+    },
+    rope: RopeRow {
+        layers: Ropes::LocalOrDense,
+        ..COHERE2.rope
+    },
+    mlp: MlpRow {
+        size: MlpSize::Field("prefix_dense_intermediate_size"),
+        ..UNBIASED_MLP
+    },
+    experts: ExpertsRow {
+        layers: Sparse::AfterDense("first_k_dense_replace", 0),
+        size: "intermediate_size",
+        router: RouterRow {
+            scores: Scores::Field("expert_selection_fn"),
+            normalizes: Flag::UnlessField("norm_topk_prob"),
+            ..RouterRow::SOFTMAX
+        },
+        shared: Shared::Experts("num_shared_experts", 0, "intermediate_size"),
+        combination: Some("shared_expert_combination_strategy"),
+        ..ExpertsRow::NONE
+    },
+    tensors: &tensor_names::GLM4_MOE,
+    ..COHERE2
+};
+
+/// Experts are chosen by probability and bias, and weighted without the bias.
+pub(in crate::model) const ERNIE4_5_MOE: Family = Family {
+    architecture: "Ernie4_5_MoeForCausalLM",
+    spellings: &["Ernie4_5_MoEForCausalLM"],
+    model_type: "ernie4_5_moe",
+    fields: &[
+        ("num_experts", "moe_num_experts"),
+        ("num_experts_per_tok", "moe_k"),
+        ("num_shared_experts", "moe_num_shared_experts"),
+    ],
+    experts: ExpertsRow {
+        layers: Sparse::Between,
+        count: &["num_experts"],
+        router: RouterRow {
+            choice_bias: Flag::Always,
+            ..RouterRow::SOFTMAX
+        },
+        shared: Shared::Experts("num_shared_experts", 0, "moe_intermediate_size"),
+        ..ExpertsRow::NONE
+    },
+    tensors: &tensor_names::ERNIE4_5_MOE,
+    ..ERNIE4_5
 };

@@ -25,6 +25,9 @@ pub(super) fn config_json(
     for (field, present) in options(&has) {
         config[field] = present.into();
     }
+    for field in family.set {
+        config[*field] = true.into();
+    }
     for (key, field) in family.numbers {
         if let Some(number) = metadata.integer_or_number(&family.key(key))? {
             config[*field] = number;

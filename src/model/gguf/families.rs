@@ -9,7 +9,8 @@ use crate::model::error::LoadError;
 use crate::model::stored::Stored;
 use crate::model::tensor_names;
 use experts::{
-    EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MELLUM, MIXTRAL, OLMOE, QWEN3_VL_MOE,
+    AFMOE, ERNIE4_5_MOE, EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MELLUM, MINIMAX_M2,
+    MIXTRAL, OLMOE, QWEN3_VL_MOE,
 };
 use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, QWEN3_NEXT, QWEN35,
@@ -38,6 +39,8 @@ pub(super) struct Family {
     /// Metadata keys of numbers (after the architecture's prefix) and their fields in `config.json`; zero counts as
     /// absent.
     pub(super) numbers: &'static [(&'static str, &'static str)],
+    /// Fields of `config.json` that are true of every file.
+    pub(super) set: &'static [&'static str],
     /// `norm_topk_prob` of files without `expert_weights_norm`.
     pub(super) normalizes: bool,
     pub(super) windows: Windows,
@@ -84,6 +87,7 @@ const LLAMA: Family = Family {
     layers: "model.layers",
     whole_names: &[],
     numbers: &[],
+    set: &[],
     normalizes: true,
     // Mistral's files have the architecture llama, and most do not set the window.
     windows: Windows::Architecture("MistralForCausalLM"),
@@ -411,7 +415,7 @@ const STARCODER2: Family = Family {
 };
 
 /// To add an architecture, add a row here.
-const FAMILIES: [&Family; 48] = [
+const FAMILIES: [&Family; 53] = [
     &MIXTRAL,
     &LLAMA,
     &QWEN2,
@@ -460,6 +464,11 @@ const FAMILIES: [&Family; 48] = [
     &QWEN2_VL,
     &QWEN3_VL,
     &QWEN3_VL_MOE,
+    &MINIMAX_M2,
+    &ERNIE4_5_MOE,
+    &AFMOE,
+    &PHI,
+    &COHERE,
 ];
 
 /// GLM 4 9B. Rows of q and k as in [`ERNIE4_5`]; q, k and v may be one tensor.
@@ -490,6 +499,27 @@ const EXAONE: Family = Family {
         ("ffn_up", "mlp.c_fc_1"),
         ("ffn_down", "mlp.c_proj"),
     ],
+    ..QWEN2
+};
+
+/// Phi 1, 1.5 and 2. q, k and v may be one tensor.
+const PHI: Family = Family {
+    name: "phi2",
+    architecture: "PhiForCausalLM",
+    whole_names: &[("output_norm", "model.final_layernorm")],
+    layer_names: &[
+        ("attn_output", "self_attn.dense"),
+        ("ffn_up", "mlp.fc1"),
+        ("ffn_down", "mlp.fc2"),
+    ],
+    ..QWEN2
+};
+
+/// Command R. Rows of q and k as in [`ERNIE4_5`].
+const COHERE: Family = Family {
+    name: "command-r",
+    architecture: "CohereForCausalLM",
+    numbers: &[("logit_scale", "logit_scale")],
     ..QWEN2
 };
 

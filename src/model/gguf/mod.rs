@@ -222,8 +222,9 @@ impl Gguf {
     pub(super) fn spec(&self) -> Result<ModelSpec, LoadError> {
         let has = |end: &str| self.tensors.infos.keys().any(|name| name.ends_with(end));
         let qkv_bias = has(".self_attn.q_proj.bias") || has(".self_attn.qkv_proj.bias");
+        let output_bias = has(".self_attn.o_proj.bias") || has(".self_attn.dense.bias");
         let stored = Stored {
-            attention_biases: Some([qkv_bias, has(".self_attn.o_proj.bias")]),
+            attention_biases: Some([qkv_bias, output_bias]),
             rope_divisors: &self.rope_divisors,
             ..self.family.stored
         };

@@ -3,17 +3,54 @@
 use super::matrix::{
     BLOCK, Codes, Factor, Groups, Matrix, Number, Numbers, Packing, Part, Places, Scale, Zero,
 };
-use super::tensors::{State, Tensors};
 use crate::model::error::LoadError;
-use crate::model::source::{Element, TensorInfo};
+use crate::model::source::{Element, TensorInfo, TensorSource};
 use crate::plan::WeightFormat;
 use crate::plan::format::{GROUP, Levels};
+use bytes::Bytes;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// Maximum bytes of a tensor that is read while a checkpoint is opened.
+const SMALL_BYTES_MAX: u64 = 64 << 10;
+
+/// The tensors of a checkpoint while its matrices are sought.
+#[derive(Clone, Copy)]
+pub(super) struct Tensors<'a> {
+    pub(super) source: &'a dyn TensorSource,
+    pub(super) all: &'a BTreeMap<String, TensorInfo>,
+}
 
 /// A matrix whose parts are being collected.
 pub(super) struct Parts<'a> {
     tensors: Tensors<'a>,
     near: &'a TensorInfo,
     parts: Vec<Part>,
+}
+
+impl<'a> Tensors<'a> {
+    pub(super) fn missing(self, name: &str, near: &TensorInfo) -> LoadError {
+        LoadError::TensorMissing {
+            file: near.file.to_string(),
+            tensor: name.into(),
+        }
+    }
+
+    pub(super) fn part(self, name: &str, near: &TensorInfo) -> Result<&'a TensorInfo, LoadError> {
+        self.all.get(name).ok_or_else(|| self.missing(name, near))
+    }
+
+    /// All bytes of a small tensor.
+    pub(super) async fn small(self, name: &str, info: &TensorInfo) -> Result<Bytes, LoadError> {
+        match tensor_bytes(info) {
+            Some(bytes @ 0..=SMALL_BYTES_MAX) => self.source.read(name, 0..bytes).await,
+            _ => Err(invalid(
+                info,
+                name,
+                format!("has the shape {:?}", info.shape),
+            )),
+        }
+    }
 }
 
 impl<'a> Parts<'a> {
@@ -268,6 +305,56 @@ impl Parts<'_> {
             },
             ..self.matrix(rows, columns)
         }
+    }
+}
+
+/// What the JSON text beside a matrix of bitsandbytes says.
+pub(super) struct State {
+    pub(super) block: usize,
+    pub(super) shape: [usize; 2],
+    /// Codes of scales that share a scale, and what is added to them.
+    pub(super) nested: Option<(usize, f32)>,
+}
+
+impl State {
+    pub(super) async fn read(
+        tensors: Tensors<'_>,
+        name: &str,
+        near: &TensorInfo,
+    ) -> Result<Self, LoadError> {
+        #[derive(Deserialize)]
+        struct Stored {
+            blocksize: u32,
+            shape: Vec<u32>,
+            nested_blocksize: Option<u32>,
+            nested_offset: Option<f32>,
+        }
+        let info = tensors.part(name, near)?;
+        let bytes = tensors.small(name, info).await?;
+        let stored: Stored = serde_json::from_slice(&bytes)
+            .map_err(|error| invalid(info, name, format!("is not its JSON: {error}")))?;
+        let shape: Vec<usize> = stored.shape.iter().map(|size| *size as usize).collect();
+        let is_size = |size: &usize| (1..1 << 28).contains(size);
+        let (Ok(shape), true) = (<[usize; 2]>::try_from(shape), stored.blocksize > 0) else {
+            return Err(invalid(
+                info,
+                name,
+                "has no shape of two sizes or no block size".into(),
+            ));
+        };
+        if !shape.iter().all(is_size) {
+            return Err(invalid(info, name, format!("has the shape {shape:?}")));
+        }
+        let nested = match (stored.nested_blocksize, stored.nested_offset) {
+            (Some(block @ 1..), offset) => Some((block as usize, offset.unwrap_or(0.0))),
+            (Some(0), _) => return Err(invalid(info, name, "has nested blocks of nothing".into())),
+            (None, _) => None,
+        };
+        Ok(Self {
+            block: stored.blocksize as usize,
+            shape,
+            nested,
+        })
     }
 }
 

@@ -5,29 +5,15 @@ use super::matrix::{
     Codes, Factor, Groups, Matrix, Number, Numbers, Packing, Places, Scale, Zero, ZeroOrder,
     ZeroWords,
 };
-use super::parts::{Parts, element_bytes, invalid, is_stored, sizes, tensor_bytes};
+use super::parts::{Parts, State, Tensors, element_bytes, invalid, is_stored, sizes};
 use crate::model::error::LoadError;
-use crate::model::source::{TensorInfo, TensorSource};
+use crate::model::source::TensorInfo;
 use crate::plan::format::{FP4_LEVELS, GROUP, Levels, NF4_LEVELS};
-use bytes::Bytes;
-use serde::Deserialize;
-use std::collections::BTreeMap;
-
-/// Maximum bytes of a tensor that is read while a checkpoint is opened.
-const SMALL_BYTES_MAX: u64 = 64 << 10;
-
 /// A quantized matrix, with the name and shape of the tensor that an ordinary checkpoint has.
 pub(super) struct Found {
     pub(super) name: String,
     pub(super) shape: Vec<u64>,
     pub(super) matrix: Matrix,
-}
-
-/// The tensors of a checkpoint while its matrices are sought.
-#[derive(Clone, Copy)]
-pub(super) struct Tensors<'a> {
-    pub(super) source: &'a dyn TensorSource,
-    pub(super) all: &'a BTreeMap<String, TensorInfo>,
 }
 
 impl<'a> Tensors<'a> {
@@ -526,75 +512,6 @@ impl<'a> Tensors<'a> {
             matrix.narrow(expert as u64, experts as u64);
         }
         Ok(matrix)
-    }
-
-    fn missing(self, name: &str, near: &TensorInfo) -> LoadError {
-        LoadError::TensorMissing {
-            file: near.file.to_string(),
-            tensor: name.into(),
-        }
-    }
-
-    pub(super) fn part(self, name: &str, near: &TensorInfo) -> Result<&'a TensorInfo, LoadError> {
-        self.all.get(name).ok_or_else(|| self.missing(name, near))
-    }
-
-    /// All bytes of a small tensor.
-    async fn small(self, name: &str, info: &TensorInfo) -> Result<Bytes, LoadError> {
-        match tensor_bytes(info) {
-            Some(bytes @ 0..=SMALL_BYTES_MAX) => self.source.read(name, 0..bytes).await,
-            _ => Err(invalid(
-                info,
-                name,
-                format!("has the shape {:?}", info.shape),
-            )),
-        }
-    }
-}
-
-/// What the JSON text beside a matrix of bitsandbytes says.
-pub(super) struct State {
-    pub(super) block: usize,
-    pub(super) shape: [usize; 2],
-    /// Codes of scales that share a scale, and what is added to them.
-    pub(super) nested: Option<(usize, f32)>,
-}
-
-impl State {
-    async fn read(tensors: Tensors<'_>, name: &str, near: &TensorInfo) -> Result<Self, LoadError> {
-        #[derive(Deserialize)]
-        struct Stored {
-            blocksize: u32,
-            shape: Vec<u32>,
-            nested_blocksize: Option<u32>,
-            nested_offset: Option<f32>,
-        }
-        let info = tensors.part(name, near)?;
-        let bytes = tensors.small(name, info).await?;
-        let stored: Stored = serde_json::from_slice(&bytes)
-            .map_err(|error| invalid(info, name, format!("is not its JSON: {error}")))?;
-        let shape: Vec<usize> = stored.shape.iter().map(|size| *size as usize).collect();
-        let is_size = |size: &usize| (1..1 << 28).contains(size);
-        let (Ok(shape), true) = (<[usize; 2]>::try_from(shape), stored.blocksize > 0) else {
-            return Err(invalid(
-                info,
-                name,
-                "has no shape of two sizes or no block size".into(),
-            ));
-        };
-        if !shape.iter().all(is_size) {
-            return Err(invalid(info, name, format!("has the shape {shape:?}")));
-        }
-        let nested = match (stored.nested_blocksize, stored.nested_offset) {
-            (Some(block @ 1..), offset) => Some((block as usize, offset.unwrap_or(0.0))),
-            (Some(0), _) => return Err(invalid(info, name, "has nested blocks of nothing".into())),
-            (None, _) => None,
-        };
-        Ok(Self {
-            block: stored.blocksize as usize,
-            shape,
-            nested,
-        })
     }
 }
 

@@ -159,3 +159,23 @@ pub(in crate::model) const AFMOE: TensorNames = TensorNames {
     ],
     ..HUGGING_FACE
 };
+
+/// The bias of Ernie's router, a matrix of one row.
+const CHOICE_ERNIE: &[LayerNames] = &[names(
+    RouterChoiceBias,
+    &["model.layers.{}.mlp.moe_statics.e_score_correction_bias"],
+)];
+
+/// Ernie 4.5 with experts.
+pub(in crate::model) const ERNIE4_5_MOE: TensorNames = TensorNames {
+    layer: &[
+        NORMS_BEFORE,
+        ATTENTION,
+        GATED_MLP,
+        ROUTER,
+        CHOICE_ERNIE,
+        SHARED_EXPERTS,
+        MATRICES_APART,
+    ],
+    ..HUGGING_FACE
+};

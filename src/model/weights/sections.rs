@@ -316,6 +316,10 @@ impl<'a> Layer<'a> {
                 Change::NegativeExponential
             }
             StateNorm => Change::times(factors.state),
+            SharedDown => {
+                let shared = self.spec.experts.and_then(|experts| experts.shared);
+                shared.map_or(Change::None, |shared| Change::times(shared.factor))
+            }
             _ => Change::None,
         }
     }

@@ -14,9 +14,10 @@ pub struct Routing {
     pub sigmoid: bool,
     /// Divide the weights of a token by their sum, so that they add up to 1.
     pub renormalize: bool,
-    /// `[1 × experts]` f32, added to the scores (of [`Routing::sigmoid`]) to choose experts, not to weigh them.
+    /// `[1 × experts]` f32, added to the scores (sigmoids, or probabilities of all experts) to choose experts, not to
+    /// weigh them.
     pub bias: Option<WeightId>,
-    /// Choose only among the experts of some groups; with [`Routing::sigmoid`], needs a `bias`.
+    /// Choose only among the experts of some groups; with [`Routing::sigmoid`], needs a `bias`; without, has none.
     pub groups: Option<ExpertGroups>,
     /// Factor of all weights.
     pub factor: f32,
@@ -138,8 +139,8 @@ impl Operation for RouteExperts {
 
 impl Routing {
     fn check(&self, experts: u32) -> Result<(), PlanErrorKind> {
-        if self.bias.is_some() && !self.sigmoid {
-            let (what, found) = ("bias of a router".into(), "a softmax".into());
+        if self.bias.is_some() && !self.sigmoid && self.groups.is_some() {
+            let (what, found) = ("bias of a router".into(), "a softmax in groups".into());
             return Err(PlanErrorKind::Unsupported {
                 what,
                 found,

@@ -4,7 +4,20 @@ use super::orders::transposed;
 use super::{Builder, Checkpoint, Item, Values};
 
 /// How tensors are called in a file, where the name in a checkpoint is not one of a kind.
-const NAMES: [(&str, &str); 19] = [
+const NAMES: [(&str, &str); 26] = [
+    (
+        "mlp.moe_statics.e_score_correction_bias",
+        "exp_probs_b.bias",
+    ),
+    ("pre_mlp_layernorm", "ffn_norm"),
+    ("self_attn.gate_proj", "attn_gate"),
+    (
+        "block_sparse_moe.e_score_correction_bias",
+        "exp_probs_b.bias",
+    ),
+    ("self_attn.dense", "attn_output"),
+    ("mlp.fc1", "ffn_up"),
+    ("mlp.fc2", "ffn_down"),
     ("ln_1", "attn_norm"),
     ("ln_2", "ffn_norm"),
     ("attn.attention.q_proj", "attn_q"),
@@ -47,14 +60,26 @@ impl Checkpoint {
         }
         let count = self
             .whole("num_shared_experts")
-            .or(self.whole("num_shared_expert"));
+            .or(self.whole("num_shared_expert"))
+            .or(self.whole("moe_num_shared_experts"));
         if let Some(count) = count {
             file.set(&key("expert_shared_count"), Item::U32(count));
         }
-        for field in ["routed_scaling_factor", "router_scaling_factor"] {
+        for field in [
+            "routed_scaling_factor",
+            "router_scaling_factor",
+            "route_scale",
+        ] {
             if let Some(factor) = self.config[field].as_f64() {
                 file.set(&key("expert_weights_scale"), Item::F32(factor as f32));
             }
+        }
+        if let Some(step) = self.whole("moe_layer_interval") {
+            file.set(&key("interleave_moe_layer_step"), Item::U32(step));
+        }
+        let dense = self.whole("num_dense_layers");
+        if let Some(dense) = dense.or(self.whole("moe_layer_start_index")) {
+            file.set(&key("leading_dense_block_count"), Item::U32(dense));
         }
         if matches!(self.own, "hy_v3" | "exaone-moe") {
             let kinds = self.config["mlp_layer_types"].as_array().expect("a list");

@@ -71,6 +71,7 @@ impl Checkpoint {
             "self_attn.k_norm" | "self_attn.key_layernorm" => "attn_k_norm",
             "self_attn" if suffix == "sinks" => return format!("blk.{layer}.attn_sinks.weight"),
             "post_attention_layernorm" => match self.own {
+                "afmoe" => "post_attention_norm",
                 "gemma2" | "gemma3" | "gemma4" | "olmo2" | "exaone4" | "gpt-oss" | "seed_oss"
                 | "glm4moe" | "qwen35" | "qwen35moe" | "qwen3next" => "post_attention_norm",
                 _ => "ffn_norm",

@@ -94,3 +94,20 @@ fn a_row_that_failed_names_experts_and_weighs_nan() {
     assert_eq!([routes[0], routes[2]], [0.0, 1.0]);
     assert!(routes[1].is_nan() && routes[3].is_nan());
 }
+
+/// The bias is added to probabilities of all experts: 1/8, 1/8, 1/4, 1/2.
+#[test]
+fn a_bias_chooses_among_probabilities() {
+    let routing = Routing::softmax(true);
+    let router = Router {
+        routing,
+        bias: Some(vec![0.0, 0.5, 0.3, 0.0]),
+        scale: None,
+    };
+    let logits = [1.0_f32, 1.0, 2.0, 4.0].map(f32::ln);
+    let mut routes = [f32::NAN; 4];
+    router.route(&logits, 4, 2, &mut routes);
+    assert_eq!((routes[0], routes[2]), (1.0, 2.0));
+    assert!((routes[1] - 1.0 / 3.0).abs() < 1e-6, "{routes:?}");
+    assert!((routes[3] - 2.0 / 3.0).abs() < 1e-6, "{routes:?}");
+}

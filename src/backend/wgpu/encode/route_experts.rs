@@ -20,10 +20,11 @@ params! {
     }
 }
 
-fn kernel(sigmoid: bool, scaled: bool) -> Kernel {
+fn kernel(sigmoid: bool, scaled: bool, biased: bool) -> Kernel {
     Kernel::new("route_experts")
         .define_if(sigmoid, "SIGMOID")
-        .define_if(scaled && !sigmoid, "SCALED")
+        .define_if((scaled || biased) && !sigmoid, "SCALED")
+        .define_if(biased && !sigmoid, "BIASED")
 }
 
 /// Whether the weights of a token have factors.
@@ -35,7 +36,8 @@ fn is_scaled(routing: &Routing) -> bool {
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RouteExperts) -> Result<(), BackendError> {
     let params = params(recorder, step);
     let bindings = bindings(recorder, step);
-    let kernel = kernel(step.routing.sigmoid, is_scaled(&step.routing));
+    let routing = &step.routing;
+    let kernel = kernel(routing.sigmoid, is_scaled(routing), routing.bias.is_some());
     recorder.dispatch(&kernel, &params, &bindings, params.tokens)
 }
 
@@ -67,10 +69,11 @@ fn bindings<'a>(recorder: &Recorder<'a>, step: &RouteExperts) -> Vec<Binding<'a>
         recorder.row_buffer(step.logits).read(),
         recorder.row_buffer(step.routes).read_write(),
     ];
-    if routing.sigmoid || is_scaled(routing) {
+    let is_biased = routing.bias.is_some();
+    if routing.sigmoid || is_scaled(routing) || is_biased {
         bindings.push(recorder.optional_vector(routing.expert_scale).read());
     }
-    if routing.sigmoid {
+    if routing.sigmoid || is_biased {
         bindings.push(recorder.optional_vector(routing.bias).read());
     }
     bindings
@@ -78,8 +81,13 @@ fn bindings<'a>(recorder: &Recorder<'a>, step: &RouteExperts) -> Vec<Binding<'a>
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    let kinds = [(false, false), (false, true), (true, false)];
-    let kernels = kinds.map(|(sigmoid, scaled)| kernel(sigmoid, scaled));
+    let kinds = [
+        (false, false, false),
+        (false, true, false),
+        (false, true, true),
+        (true, false, false),
+    ];
+    let kernels = kinds.map(|(sigmoid, scaled, biased)| kernel(sigmoid, scaled, biased));
     let variants = kernels.map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS));
     variants.to_vec()
 }

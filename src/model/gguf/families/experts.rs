@@ -140,3 +140,73 @@ pub(super) const QWEN3_VL_MOE: Family = Family {
     architecture: "Qwen3VLMoeForConditionalGeneration",
     ..QWEN3_MOE
 };
+
+pub(super) const MINIMAX_M2: Family = Family {
+    name: "minimax-m2",
+    architecture: "MiniMaxM2ForCausalLM",
+    layer_names: &[
+        ("ffn_gate_inp", "block_sparse_moe.gate"),
+        (
+            "exp_probs_b.bias",
+            "block_sparse_moe.e_score_correction_bias",
+        ),
+        ("ffn_gate_exps", "block_sparse_moe.experts.{e}.w1"),
+        ("ffn_up_exps", "block_sparse_moe.experts.{e}.w3"),
+        ("ffn_down_exps", "block_sparse_moe.experts.{e}.w2"),
+    ],
+    numbers: &[
+        ("expert_count", "num_local_experts"),
+        ("expert_used_count", "num_experts_per_tok"),
+    ],
+    ..QWEN2
+};
+
+/// Trinity. All files scale embedded rows.
+pub(super) const AFMOE: Family = Family {
+    name: "afmoe",
+    architecture: "AfmoeForCausalLM",
+    layer_names: &[
+        ("ffn_norm", "pre_mlp_layernorm"),
+        ("post_ffw_norm", "post_mlp_layernorm"),
+        ("attn_gate", "self_attn.gate_proj"),
+        ("ffn_gate_inp", "mlp.router.gate"),
+        ("exp_probs_b.bias", "mlp.expert_bias"),
+        ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+        ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+        ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+    ],
+    numbers: &[
+        ("expert_count", "num_experts"),
+        ("expert_used_count", "num_experts_per_tok"),
+        ("expert_feed_forward_length", "moe_intermediate_size"),
+        ("expert_shared_count", "num_shared_experts"),
+        ("expert_weights_scale", "route_scale"),
+    ],
+    set: &["mup_enabled"],
+    windows: Windows::Config(None),
+    ..QWEN2
+};
+
+/// Rows of q and k as in Ernie 4.5.
+pub(super) const ERNIE4_5_MOE: Family = Family {
+    name: "ernie4_5-moe",
+    architecture: "Ernie4_5_MoeForCausalLM",
+    layer_names: &[
+        (
+            "exp_probs_b.bias",
+            "mlp.moe_statics.e_score_correction_bias",
+        ),
+        ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+        ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+        ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+    ],
+    numbers: &[
+        ("expert_count", "num_experts"),
+        ("expert_used_count", "num_experts_per_tok"),
+        ("expert_feed_forward_length", "moe_intermediate_size"),
+        ("expert_shared_count", "num_shared_experts"),
+        ("interleave_moe_layer_step", "moe_layer_interval"),
+        ("leading_dense_block_count", "moe_layer_start_index"),
+    ],
+    ..QWEN2
+};
