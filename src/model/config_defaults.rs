@@ -25,6 +25,11 @@ pub(super) fn complete(config: &mut Map<String, Value>, family: &Family) {
             config.remove(name);
         }
     }
+    for (own, usual) in family.synonyms {
+        if let Some(value) = config.get(*own).cloned() {
+            config.entry(*usual).or_insert(value);
+        }
+    }
     merge_rope_scaling(config);
     let all: Value = serde_json::from_str(DEFAULTS).expect("the table of defaults is JSON");
     let own = all[family.model_type]

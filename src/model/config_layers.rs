@@ -282,6 +282,12 @@ pub(super) fn slides(
             (0..count).map(|layer| layer >= first).collect()
         }
         Windows::Pattern(every) | Windows::PatternIfSet(every) => pattern(config, every, count)?,
+        Windows::AfterFirst(every) => {
+            let mut slides = pattern(config, every, count)?;
+            slides.insert(0, false);
+            slides.truncate(count);
+            slides
+        }
         Windows::UnrotatedLayers => rotated_layers(config, count)?
             .into_iter()
             .map(|rotated| !rotated)

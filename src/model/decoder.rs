@@ -7,6 +7,7 @@
 mod buffers;
 mod latent;
 mod mlp;
+mod rows;
 mod state;
 
 use super::layer_weight::LayerWeight;
@@ -15,16 +16,18 @@ use super::weights::WeightTable;
 use crate::plan::{
     Activation, AttendPaged, BufferId, ConvolutionForm, CopyBlocks, Embed, GatedActivation, Gates,
     GatherRows, HeadNorm, KvGroup, KvLayer, MatMul, NormOptions, Plan, Pool, RmsNorm, Rope,
-    RopeStoreKv, Sample, ScaleLogits, ShortConvolution, StateLayer, Step, Storage, StoreOptions,
-    Tail, Up, WeightId,
+    RopeStoreKv, RowId, Sample, ScaleLogits, ShortConvolution, StateLayer, Step, Storage,
+    StoreOptions, Tail, Up, WeightId,
 };
-use buffers::Buffers;
+use buffers::{Buffers, HeadBuffers};
 
 struct Recorder<'a> {
     spec: &'a ModelSpec,
     weights: &'a WeightTable,
     plan: Plan,
     ropes: Vec<Rope>,
+    /// Slopes by which scores fall with the distance, if they do.
+    slopes: Option<WeightId>,
     /// The KV layer of each layer so far; `None` for one without attention.
     kv_layers: Vec<Option<u32>>,
 }
@@ -42,19 +45,18 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
         weights,
         plan,
         ropes: Vec::new(),
+        slopes: None,
         kv_layers: Vec::new(),
     };
     recorder.record_ropes();
+    recorder.slopes = spec.attention.alibi.then(|| recorder.weight("slopes"));
 
     let table = recorder.weight("embedding");
-    let mut body = vec![
-        Step::CopyBlocks(CopyBlocks),
-        Step::Embed(Embed {
-            table,
-            scale: spec.embedding_scale,
-            out: buffers.x,
-        }),
-    ];
+    let mut body = Vec::new();
+    if !spec.is_encoder() {
+        body.push(Step::CopyBlocks(CopyBlocks));
+    }
+    recorder.embed(&mut body, &buffers, table);
     recorder.layer_embeddings(&mut body, &buffers);
     for (index, layer) in spec.layers.iter().enumerate() {
         recorder.mix(&mut body, &buffers, index, layer);
@@ -63,14 +65,8 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
         }
         recorder.add_layer_embedding(&mut body, &buffers, index);
     }
-    let final_norm = recorder.norm(buffers.x, "final_norm", false, buffers.normed);
-    let sample = recorder.sample(&buffers, table, &final_norm);
-    let pool = vec![
-        Step::RmsNorm(final_norm),
-        Step::Pool(Pool { x: buffers.normed }),
-    ];
     recorder.plan.body = body;
-    recorder.plan.tails = vec![(Tail::Sample, sample), (Tail::Pool, pool)];
+    recorder.tails(&buffers, table);
     recorder.plan
 }
 
@@ -87,6 +83,57 @@ impl Recorder<'_> {
 
     fn layer_weight(&mut self, layer: usize, weight: LayerWeight) -> WeightId {
         self.weight(&weight.of_layer(layer))
+    }
+
+    /// Records the look-up of tokens, and of their positions and types in models that have tables of these.
+    fn embed(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, table: WeightId) {
+        let spec = self.spec;
+        let out = match buffers.other {
+            Some(other) if spec.norm.embedding => other,
+            _ => buffers.x,
+        };
+        let look_up = |table, id, accumulate| {
+            let scale = spec.embedding_scale;
+            Step::Embed(Embed {
+                table,
+                id,
+                scale,
+                accumulate,
+                out,
+            })
+        };
+        steps.push(look_up(table, RowId::Token, false));
+        if let Some(first) = spec.first_position {
+            let table = self.weight("positions");
+            steps.push(look_up(table, RowId::Position(first), true));
+        }
+        if spec.texts > 0 {
+            let table = self.weight("texts");
+            steps.push(look_up(table, RowId::Text, true));
+        }
+        if spec.norm.embedding {
+            let norm = self.norm(out, "embedding_norm", false, buffers.x);
+            steps.push(Step::RmsNorm(norm));
+        }
+    }
+
+    /// Records what follows the last layer.
+    fn tails(&mut self, buffers: &Buffers, embedding: WeightId) {
+        if !self.spec.norm.last {
+            let pool = vec![Step::Pool(Pool { x: buffers.x })];
+            self.plan.tails = vec![(Tail::Pool, pool)];
+            return;
+        }
+        let final_norm = self.norm(buffers.x, "final_norm", false, buffers.normed);
+        if let Some(head) = buffers.head {
+            let sample = self.sample(buffers.x, head, embedding, &final_norm);
+            self.plan.tails.push((Tail::Sample, sample));
+        }
+        let pool = vec![
+            Step::RmsNorm(final_norm),
+            Step::Pool(Pool { x: buffers.normed }),
+        ];
+        self.plan.tails.push((Tail::Pool, pool));
     }
 
     fn record_ropes(&mut self) {
@@ -198,7 +245,12 @@ impl Recorder<'_> {
         layer: usize,
         norm: LayerWeight,
     ) -> BufferId {
-        if !self.spec.layers[layer].norms.before() {
+        let place = self.spec.layers[layer].norms;
+        let is_normed = match norm {
+            LayerWeight::MlpNorm => place.before_mlp(),
+            _ => place.before_mixer(),
+        };
+        if !is_normed {
             return buffers.x;
         }
         steps.push(Step::RmsNorm(self.norm(
@@ -221,6 +273,8 @@ impl Recorder<'_> {
         let x = self.enter(steps, buffers, index, LayerWeight::AttentionNorm);
         if self.spec.latent.is_some() {
             self.latent_attention(steps, buffers, (index, layer), x);
+        } else if self.spec.attention.both_ways {
+            self.attention_of_rows(steps, buffers, (index, layer), x);
         } else if layer.kind.attends() {
             self.attention(steps, buffers, (index, layer), x);
         }
@@ -245,19 +299,7 @@ impl Recorder<'_> {
         let q_only = layer.kv_from.is_some();
         let query = self.spec.query_columns(layer);
         let (q, attended) = (buffers.q[&query], buffers.attended[&query]);
-        let qkv = buffers.qkv[&self.spec.qkv_columns(layer)];
-
-        let weight = self.layer_weight(index, LayerWeight::Qkv);
-        let bias = attention
-            .qkv_bias
-            .then(|| self.layer_weight(index, LayerWeight::QkvBias));
-        steps.push(Step::MatMul(MatMul {
-            x,
-            weight,
-            bias,
-            accumulate: false,
-            out: qkv,
-        }));
+        let qkv = self.project(steps, buffers, (index, layer), x);
         let q_norm = self.head_norm(index, LayerWeight::QNorm);
         let k_norm = if q_only {
             None
@@ -295,10 +337,42 @@ impl Recorder<'_> {
             out: attended,
         }));
         let attended = self.gate_output(steps, layer, (qkv, attended, q));
+        self.leave_attention(steps, buffers, index, attended);
+    }
+
+    /// Records the product of `x` that gives q, k and v; returns their buffer.
+    fn project(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: &Buffers,
+        (index, layer): (usize, &LayerSpec),
+        x: BufferId,
+    ) -> BufferId {
+        let out = buffers.qkv[&self.spec.qkv_columns(layer)];
+        let weight = self.layer_weight(index, LayerWeight::Qkv);
+        let has_bias = self.spec.attention.qkv_bias;
+        let bias = has_bias.then(|| self.layer_weight(index, LayerWeight::QkvBias));
+        steps.push(Step::MatMul(MatMul {
+            x,
+            weight,
+            bias,
+            accumulate: false,
+            out,
+        }));
+        out
+    }
+
+    /// Ends attention with the product of what it returns.
+    fn leave_attention(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: &Buffers,
+        index: usize,
+        attended: BufferId,
+    ) {
         let weight = self.layer_weight(index, LayerWeight::Output);
-        let bias = attention
-            .output_bias
-            .then(|| self.layer_weight(index, LayerWeight::OutputBias));
+        let has_bias = self.spec.attention.output_bias;
+        let bias = has_bias.then(|| self.layer_weight(index, LayerWeight::OutputBias));
         self.leave(steps, buffers, index, attended, (weight, bias));
     }
 
@@ -376,6 +450,12 @@ impl Recorder<'_> {
                 out,
             })
         };
+        if let Some(other) = self.other_stream(buffers, index) {
+            steps.push(product(true, buffers.x));
+            let name = LayerWeight::AttentionPostNorm.of_layer(index);
+            let norm = self.norm(buffers.x, &name, false, other);
+            return steps.push(Step::RmsNorm(norm));
+        }
         match buffers.branch {
             Some(branch) if self.spec.layers[index].norms.after() => {
                 steps.push(product(false, branch));
@@ -394,17 +474,16 @@ impl Recorder<'_> {
     /// Records final norm and LM head, only for the rows that are sampled.
     fn sample(
         &mut self,
-        buffers: &Buffers,
+        x: BufferId,
+        buffers: HeadBuffers,
         embedding: WeightId,
         final_norm: &RmsNorm,
     ) -> Vec<Step> {
-        let Buffers {
-            x,
+        let HeadBuffers {
             sampled,
             sampled_normed,
             logits,
-            ..
-        } = *buffers;
+        } = buffers;
         let head = if self.spec.tied_embeddings {
             embedding
         } else {

@@ -4,10 +4,11 @@
 //! (those of transformers). `config.rs` interprets the rows.
 
 mod attention;
+mod encoders;
 mod state;
 
 use super::rope::RopeOptions;
-use super::spec::{HeadNorms, NormPlace, OutputGate};
+use super::spec::{ClassForm, HeadNorms, NormPlace, OutputGate};
 use super::tensor_names::TensorNames;
 use crate::plan::Activation;
 use attention::{
@@ -15,6 +16,10 @@ use attention::{
     GEMMA4, GEMMA4_UNIFIED, GLM4, GLM4_MOE, GLM4_MOE_LITE, GPT_OSS, GRANITE, GRANITE_MOE,
     HUNYUAN_DENSE, LLAMA, MINISTRAL3, MISTRAL, OLMO2, OLMO3, PHI3, QWEN2, QWEN2_MOE, QWEN3,
     QWEN3_MOE, SEED_OSS, SMOLLM3, STARCODER2,
+};
+use encoders::{
+    BERT, CAMEMBERT, EURO_BERT, GTE, GTE_NEW, JINA_BERT, JINA_V3, MODERN_BERT, NOMIC_BERT, ROBERTA,
+    XLM_ROBERTA,
 };
 use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,
@@ -27,6 +32,11 @@ pub(super) struct Family {
     pub(super) architecture: &'static str,
     /// `model_type`, used for configs without `architectures`, and for the text model of a multimodal checkpoint.
     pub(super) model_type: &'static str,
+    /// Names that its config has for fields, and those that other families have for the same.
+    pub(super) synonyms: &'static [(&'static str, &'static str)],
+    /// Fields that may have only one value, as JSON: others mean something that is not supported.
+    pub(super) fixed: &'static [(&'static str, &'static str)],
+    pub(super) tables: TablesRow,
     pub(super) norms: NormsRow,
     pub(super) sizes: Sizes,
     pub(super) mixers: Mixers,
@@ -40,10 +50,29 @@ pub(super) struct Family {
     pub(super) tensors: &'static TensorNames,
 }
 
+/// Tables whose rows are added to those of tokens.
+#[derive(Clone, Copy)]
+pub(super) struct TablesRow {
+    pub(super) positions: Positions,
+    /// Which text of a pair a token belongs to; `type_vocab_size` is the number of rows, which may be 0.
+    pub(super) texts: bool,
+}
+
+/// A table of positions, of `max_position_embeddings` rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Positions {
+    Never,
+    FromZero,
+    /// The row after that of `pad_token_id` is that of position 0.
+    AfterPad,
+}
+
 /// The norms of the residual stream.
 #[derive(Clone, Copy)]
 pub(super) struct NormsRow {
     pub(super) place: NormPlace,
+    /// Where the first layer has them, if elsewhere.
+    pub(super) first: Option<NormPlace>,
     /// The field that says whether there are the norms after branches, true by default; `None`: there are.
     pub(super) after_if: Option<&'static str>,
     /// Multiply by `1 + w` instead of `w`.
@@ -51,6 +80,10 @@ pub(super) struct NormsRow {
     /// LayerNorms: rows are centered first.
     pub(super) center: bool,
     pub(super) bias: bool,
+    /// Embedded rows are normalized.
+    pub(super) embedding: bool,
+    /// There is a norm after the last layer.
+    pub(super) last: bool,
     /// The field of epsilon.
     pub(super) epsilon: &'static str,
 }
@@ -101,8 +134,8 @@ pub(super) enum Rule {
 
 #[derive(Clone, Copy)]
 pub(super) struct AttentionRow {
-    pub(super) qkv_bias: Bias,
-    pub(super) output_bias: Bias,
+    pub(super) qkv_bias: Flag,
+    pub(super) output_bias: Flag,
     pub(super) head_norms: HeadNorms,
     /// The field that says whether there are `head_norms`; `None`: there are.
     pub(super) head_norms_if: Option<&'static str>,
@@ -119,6 +152,11 @@ pub(super) struct AttentionRow {
     pub(super) gate_if: Option<&'static str>,
     /// Keys and values are products with a latent (MLA).
     pub(super) latent: bool,
+    /// Rows see all others of their sequence, also those after them. Windows reach half as far as `sliding_window`
+    /// says, in both directions.
+    pub(super) both_ways: Flag,
+    /// Scores fall with the distance, by slopes that follow from the number of heads.
+    pub(super) alibi: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -132,7 +170,9 @@ pub(super) struct MlpRow {
     pub(super) activation: ActivationField,
     /// Whether the activation is gated.
     pub(super) gated: bool,
-    pub(super) bias: Bias,
+    pub(super) bias: Flag,
+    /// Whether the last product has a bias, if not as the others.
+    pub(super) down_bias: Option<Flag>,
     /// The size of layers without experts.
     pub(super) size: MlpSize,
 }
@@ -148,7 +188,7 @@ pub(super) enum MlpSize {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Bias {
+pub(super) enum Flag {
     Never,
     Always,
     /// The value of this boolean field; false if it is absent.
@@ -169,6 +209,8 @@ pub(super) enum Windows {
     UpperLayers,
     /// All but every n-th layer; n is `sliding_window_pattern`, with this default.
     Pattern(u32),
+    /// The same, where the first of n layers has no window.
+    AfterFirst(u32),
     /// Like `Pattern` if `sliding_window` is set, else none. The pattern may be a text with an `L` for each layer with
     /// a window, such as `LLLG`.
     PatternIfSet(u32),
@@ -210,6 +252,10 @@ pub(super) enum ActivationField {
     MlpHiddenAct(Activation),
     /// `hidden_activation`, or `hidden_act` if it is absent; default GELU.
     HiddenActivation,
+    /// `activation_function`, which is `gelu` for MLPs without a gate.
+    Function,
+    /// `feed_forward_type`: `geglu` or `reglu`.
+    FeedForwardType,
     /// No field: a clamped SwiGLU with `swiglu_alpha` and `swiglu_limit`.
     ClampedSwiglu,
 }
@@ -294,7 +340,7 @@ pub(super) enum Scores {
 }
 
 /// To add an architecture, add a row here.
-pub(super) const FAMILIES: [&Family; 42] = [
+pub(super) const FAMILIES: [&Family; 53] = [
     &LLAMA,
     &MISTRAL,
     &QWEN2,
@@ -337,4 +383,66 @@ pub(super) const FAMILIES: [&Family; 42] = [
     &DEEPSEEK_V2,
     &DEEPSEEK_V3,
     &GLM4_MOE_LITE,
+    &BERT,
+    &ROBERTA,
+    &XLM_ROBERTA,
+    &CAMEMBERT,
+    &MODERN_BERT,
+    &NOMIC_BERT,
+    &GTE_NEW,
+    &GTE,
+    &JINA_BERT,
+    &JINA_V3,
+    &EURO_BERT,
+];
+
+/// Classes of transformers with a head for classes over an encoder, the architecture without it, and the head's form.
+pub(super) const CLASSIFIERS: [(&str, &str, ClassForm); 7] = [
+    (
+        "BertForSequenceClassification",
+        "BertModel",
+        ClassForm::Pooler,
+    ),
+    (
+        "NewForSequenceClassification",
+        "NewModel",
+        ClassForm::Pooler,
+    ),
+    (
+        "GteForSequenceClassification",
+        "GteModel",
+        ClassForm::Pooler,
+    ),
+    (
+        "RobertaForSequenceClassification",
+        "RobertaModel",
+        ClassForm::Dense,
+    ),
+    (
+        "XLMRobertaForSequenceClassification",
+        "XLMRobertaModel",
+        ClassForm::Dense,
+    ),
+    (
+        "CamembertForSequenceClassification",
+        "CamembertModel",
+        ClassForm::Dense,
+    ),
+    (
+        "ModernBertForSequenceClassification",
+        "ModernBertModel",
+        ClassForm::Normed,
+    ),
+];
+
+/// Classes of transformers without the head that an architecture is named after.
+pub(super) const BASES: [(&str, &str); 8] = [
+    ("LlamaModel", "LlamaForCausalLM"),
+    ("MistralModel", "MistralForCausalLM"),
+    ("Qwen2Model", "Qwen2ForCausalLM"),
+    ("Qwen3Model", "Qwen3ForCausalLM"),
+    ("Qwen3MoeModel", "Qwen3MoeForCausalLM"),
+    ("Gemma2Model", "Gemma2ForCausalLM"),
+    ("Gemma3TextModel", "Gemma3ForCausalLM"),
+    ("Phi3Model", "Phi3ForCausalLM"),
 ];

@@ -1,9 +1,11 @@
 //! Tensor names in each family's checkpoints: one [`TensorNames`] table per naming scheme.
 
+mod encoders;
 mod state;
 
 use super::layer_weight::LayerWeight::{self, *};
 
+pub(super) use encoders::{BERT, GTE, JINA_BERT, JINA_V3, MODERN_BERT, NOMIC_BERT};
 pub(super) use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,
     QWEN3_NEXT,
@@ -18,6 +20,10 @@ pub(super) struct TensorNames {
     /// The table of the layers' own embeddings, their projection and its norm.
     pub(super) layer_embedding: [&'static str; 3],
     pub(super) head: &'static str,
+    /// Of encoders: the norm of embedded rows, its bias, and the tables of positions and of token types.
+    pub(super) embedding_norm: [&'static str; 2],
+    pub(super) positions: &'static str,
+    pub(super) texts: &'static str,
     pub(super) layer: &'static [&'static [LayerNames]],
 }
 
@@ -49,6 +55,8 @@ pub(super) enum Order {
     HeadKeys,
     /// The values' part of the same tensor: `[heads, values, columns]`.
     HeadValues,
+    /// Up, then gate.
+    UpFirst,
     /// q, k and v; each head of q is followed by as many rows of its output's gate.
     GatedHeads,
     /// The input of a state: z, channels, gates.
@@ -286,6 +294,9 @@ pub(super) const HUGGING_FACE: TensorNames = TensorNames {
         "model.per_layer_projection_norm.weight",
     ],
     head: "lm_head.weight",
+    embedding_norm: ["", ""],
+    positions: "",
+    texts: "",
     layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP],
 };
 
@@ -587,14 +598,17 @@ pub(super) enum Nesting {
     Outer,
     /// `model.…` lacks this prefix: saved from the class without a head, as embedding models are.
     Bare,
+    /// Everything has this prefix: saved from a class with a head.
+    Within(&'static str),
 }
 
 impl Nesting {
     /// The nesting with which `exists` knows `name`.
     pub(super) fn find(name: &str, exists: impl Fn(&str) -> bool) -> Self {
+        let within = ["bert.", "roberta.", "new.", "model."].map(Self::Within);
         let nestings = [Self::Plain, Self::Inner, Self::Outer, Self::Bare];
+        let mut nestings = nestings.into_iter().chain(within);
         nestings
-            .into_iter()
             .find(|nesting| exists(&nesting.of(name)))
             .unwrap_or(Self::Plain)
     }
@@ -609,6 +623,7 @@ impl Nesting {
             (Self::Inner, Some(rest)) => format!("model.language_model.{rest}"),
             (Self::Outer, _) => format!("language_model.{name}"),
             (Self::Bare, Some(rest)) => rest.into(),
+            (Self::Within(prefix), _) => format!("{prefix}{name}"),
             _ => name.into(),
         }
     }

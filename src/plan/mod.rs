@@ -148,6 +148,7 @@ impl Plan {
             kv_layers,
             state_layers,
             vocab: self.vocab,
+            positions_max: self.positions_max,
         }
     }
 

@@ -1,4 +1,4 @@
-//! The models of `tests/data`, which the repository holds as `golden.tar.xz` and `gguf.tar.xz`.
+//! The models of `tests/data`, which the repository holds as archives such as `golden.tar.xz`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,10 @@ pub(crate) fn model(path: &str) -> PathBuf {
     static GOLDEN: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden"));
     static GGUF: LazyLock<PathBuf> = LazyLock::new(|| unpacked("gguf"));
     static LORA: LazyLock<PathBuf> = LazyLock::new(|| unpacked("lora"));
-    let folder = if path.starts_with("golden-lora") {
+    static ENCODERS: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-encoders"));
+    let folder = if path.starts_with("encoders") {
+        &ENCODERS
+    } else if path.starts_with("golden-lora") {
         &LORA
     } else if path.starts_with("golden") {
         &GOLDEN

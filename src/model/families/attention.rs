@@ -1,8 +1,8 @@
 //! The rows of decoders whose layers all have attention.
 
 use super::{
-    ActivationField, AfterDense, AttentionRow, Bias, Experts, Family, Mixers, MlpRow, MlpSize,
-    NormsRow, RopeRow, Ropes, Scales, Scores, Sizes, Windows,
+    ActivationField, AfterDense, AttentionRow, Experts, Family, Flag, Mixers, MlpRow, MlpSize,
+    NormsRow, Positions, RopeRow, Ropes, Scales, Scores, Sizes, TablesRow, Windows,
 };
 use crate::model::rope::RopeOptions;
 use crate::model::spec::{HeadNorms, NormPlace, OutputGate};
@@ -12,19 +12,28 @@ use crate::plan::Activation;
 pub(in crate::model) const LLAMA: Family = Family {
     architecture: "LlamaForCausalLM",
     model_type: "llama",
+    synonyms: &[],
+    fixed: &[],
+    tables: TablesRow {
+        positions: Positions::Never,
+        texts: false,
+    },
     norms: NormsRow {
         place: NormPlace::Before,
+        first: None,
         after_if: None,
         one_plus: false,
         center: false,
         bias: false,
+        embedding: false,
+        last: true,
         epsilon: "rms_norm_eps",
     },
     sizes: Sizes::Same,
     mixers: Mixers::Attention,
     attention: AttentionRow {
-        qkv_bias: Bias::Field("attention_bias"),
-        output_bias: Bias::Field("attention_bias"),
+        qkv_bias: Flag::Field("attention_bias"),
+        output_bias: Flag::Field("attention_bias"),
         head_norms: HeadNorms::None,
         head_norms_if: None,
         value_norm: false,
@@ -34,6 +43,8 @@ pub(in crate::model) const LLAMA: Family = Family {
         gate: OutputGate::None,
         gate_if: None,
         latent: false,
+        both_ways: Flag::Never,
+        alibi: false,
     },
     rope: RopeRow {
         layers: Ropes::One,
@@ -45,7 +56,8 @@ pub(in crate::model) const LLAMA: Family = Family {
     mlp: MlpRow {
         activation: ActivationField::HiddenAct(Activation::Silu),
         gated: true,
-        bias: Bias::Field("mlp_bias"),
+        bias: Flag::Field("mlp_bias"),
+        down_bias: None,
         size: MlpSize::Field("intermediate_size"),
     },
     experts: Experts::Never,
@@ -56,14 +68,14 @@ pub(in crate::model) const LLAMA: Family = Family {
 
 /// Attention without biases.
 pub(in crate::model) const UNBIASED: AttentionRow = AttentionRow {
-    qkv_bias: Bias::Never,
-    output_bias: Bias::Never,
+    qkv_bias: Flag::Never,
+    output_bias: Flag::Never,
     ..LLAMA.attention
 };
 
 /// An MLP without biases.
 pub(in crate::model) const UNBIASED_MLP: MlpRow = MlpRow {
-    bias: Bias::Never,
+    bias: Flag::Never,
     ..LLAMA.mlp
 };
 
@@ -82,7 +94,7 @@ pub(in crate::model) const QWEN2: Family = Family {
     architecture: "Qwen2ForCausalLM",
     model_type: "qwen2",
     attention: AttentionRow {
-        qkv_bias: Bias::Always,
+        qkv_bias: Flag::Always,
         windows: Windows::UpperLayers,
         ..UNBIASED
     },
@@ -105,6 +117,7 @@ pub(in crate::model) const QWEN3: Family = Family {
 pub(in crate::model) const GEMMA: Family = Family {
     architecture: "GemmaForCausalLM",
     model_type: "gemma",
+    fixed: &[("use_bidirectional_attention", "false")],
     norms: NormsRow {
         one_plus: true,
         ..LLAMA.norms
@@ -144,9 +157,11 @@ pub(in crate::model) const GEMMA2: Family = Family {
 pub(in crate::model) const GEMMA3: Family = Family {
     architecture: "Gemma3ForCausalLM",
     model_type: "gemma3_text",
+    fixed: &[],
     attention: AttentionRow {
         head_norms: HeadNorms::EachHead,
         windows: Windows::Pattern(6),
+        both_ways: Flag::Field("use_bidirectional_attention"),
         ..LLAMA.attention
     },
     rope: RopeRow {
@@ -231,7 +246,7 @@ pub(in crate::model) const SEED_OSS: Family = Family {
     architecture: "SeedOssForCausalLM",
     model_type: "seed_oss",
     attention: AttentionRow {
-        output_bias: Bias::Field("attention_out_bias"),
+        output_bias: Flag::Field("attention_out_bias"),
         ..LLAMA.attention
     },
     ..LLAMA
@@ -241,8 +256,8 @@ pub(in crate::model) const ERNIE4_5: Family = Family {
     architecture: "Ernie4_5ForCausalLM",
     model_type: "ernie4_5",
     attention: AttentionRow {
-        qkv_bias: Bias::Field("use_bias"),
-        output_bias: Bias::Field("use_bias"),
+        qkv_bias: Flag::Field("use_bias"),
+        output_bias: Flag::Field("use_bias"),
         ..LLAMA.attention
     },
     rope: RopeRow {
@@ -253,7 +268,7 @@ pub(in crate::model) const ERNIE4_5: Family = Family {
         ..LLAMA.rope
     },
     mlp: MlpRow {
-        bias: Bias::Field("use_bias"),
+        bias: Flag::Field("use_bias"),
         ..LLAMA.mlp
     },
     tied_default: true,
@@ -268,7 +283,7 @@ pub(in crate::model) const GLM4: Family = Family {
         ..LLAMA.norms
     },
     attention: AttentionRow {
-        output_bias: Bias::Never,
+        output_bias: Flag::Never,
         ..LLAMA.attention
     },
     rope: RopeRow {
@@ -363,7 +378,7 @@ pub(in crate::model) const GLM4_MOE: Family = Family {
     architecture: "Glm4MoeForCausalLM",
     model_type: "glm4_moe",
     attention: AttentionRow {
-        output_bias: Bias::Never,
+        output_bias: Flag::Never,
         head_norms: HeadNorms::EachHead,
         head_norms_if: Some("use_qk_norm"),
         ..LLAMA.attention
@@ -446,7 +461,7 @@ pub(in crate::model) const QWEN2_MOE: Family = Family {
     architecture: "Qwen2MoeForCausalLM",
     model_type: "qwen2_moe",
     attention: AttentionRow {
-        qkv_bias: Bias::UnlessField("qkv_bias"),
+        qkv_bias: Flag::UnlessField("qkv_bias"),
         ..QWEN2.attention
     },
     experts: Experts::SparseLayers {
@@ -521,14 +536,14 @@ pub(in crate::model) const STARCODER2: Family = Family {
         ..LLAMA.norms
     },
     attention: AttentionRow {
-        qkv_bias: Bias::UnlessField("use_bias"),
-        output_bias: Bias::UnlessField("use_bias"),
+        qkv_bias: Flag::UnlessField("use_bias"),
+        output_bias: Flag::UnlessField("use_bias"),
         ..MISTRAL.attention
     },
     mlp: MlpRow {
         activation: ActivationField::HiddenAct(Activation::GeluTanh),
         gated: false,
-        bias: Bias::UnlessField("use_bias"),
+        bias: Flag::UnlessField("use_bias"),
         ..LLAMA.mlp
     },
     tied_default: true,
@@ -539,6 +554,9 @@ pub(in crate::model) const STARCODER2: Family = Family {
 pub(in crate::model) const GEMMA4: Family = Family {
     architecture: "Gemma4ForCausalLM",
     model_type: "gemma4_text",
+    synonyms: &[],
+    fixed: &[],
+    tables: LLAMA.tables,
     norms: NormsRow {
         place: NormPlace::BeforeAndAfter,
         ..LLAMA.norms
