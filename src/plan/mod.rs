@@ -190,6 +190,14 @@ impl Plan {
             .map_or(&[], |(_, steps)| steps)
     }
 
+    /// Whether rows see those after them, so that a batch has all rows of each of its sequences, and nothing is kept of
+    /// a sequence.
+    pub fn computes_whole_sequences(&self) -> bool {
+        self.body
+            .iter()
+            .any(|step| matches!(step, Step::AttendRows(_)))
+    }
+
     /// Columns of the rows that the pool tail sums; 0 if the plan has no pool tail.
     pub fn pooled_columns(&self) -> u32 {
         let pooled = self.tail(Tail::Pool).iter().find_map(|step| match step {

@@ -298,3 +298,129 @@ fn a_wrong_config_of_an_encoder_shows() {
         assert!(error.contains(field), "{changes}: {error}");
     }
 }
+
+/// Text goes in and a unit vector comes out, as from sentence-transformers: ids, pooling and length are those of the
+/// model's files, and texts of many lengths share steps.
+#[test]
+fn texts_become_the_vectors_of_sentence_transformers() {
+    let mut seen = 0;
+    for folder in folders() {
+        let Some((model, _)) = golden(&folder) else {
+            continue;
+        };
+        let mut files = folio::text::TextFolder::default();
+        for name in folio::text::TextFolder::NAMES {
+            if let Ok(bytes) = std::fs::read(folder.join(name)) {
+                files.insert(name, bytes);
+            }
+        }
+        let text = match folio::text::TextModel::from_folder(&files, None) {
+            Ok(text) => text,
+            Err(error) => {
+                println!("SKIPPED: {error}");
+                continue;
+            }
+        };
+        let Some(sentence) = &text.sentence else {
+            continue;
+        };
+        seen += 1;
+        let golden: Value = serde_json::from_slice(
+            &std::fs::read(folder.join("golden.json")).expect("it is there"),
+        )
+        .expect("it is JSON");
+        let tokenizer = text.tokenizer.as_ref().expect("it has a tokenizer");
+        let mut expected = Vec::new();
+        let mut prompts = Vec::new();
+        for case in golden["texts"].as_array().expect("texts") {
+            let wanted = ids(&case["ids"]);
+            let prompt = sentence.default_prompt.clone().unwrap_or_default();
+            let whole = prompt + case["text"].as_str().expect("a text");
+            let mut found = tokenizer.encode(&whole, true).expect("it is encoded");
+            let most = sentence.max_tokens.expect("a length");
+            if found.len() > most {
+                let end = *found.last().expect("an end");
+                found.truncate(most);
+                found[most - 1] = end;
+            }
+            assert_eq!(found, wanted, "{}: {whole:?}", folder.display());
+            prompts.push(found);
+            expected.push(numbers(&case["embedding"]));
+        }
+        let vectors = embed(model, sentence.rows, &prompts);
+        for (index, (found, wanted)) in vectors.iter().zip(&expected).enumerate() {
+            // Without a module that does it, sentence-transformers does not scale vectors to length one.
+            let pairs = unit(found).into_iter().zip(unit(wanted));
+            let differences = pairs.map(|(a, b)| (a - b).abs());
+            let worst = differences.fold(0.0, f32::max);
+            assert!(worst <= 1e-5, "{}, text {index}: {worst}", folder.display());
+        }
+    }
+    assert!(seen > 0, "some model has files of sentence-transformers");
+}
+
+/// A vector of length one.
+fn unit(vector: &[f32]) -> Vec<f32> {
+    let squares = vector.iter().map(|value| f64::from(*value).powi(2));
+    let length = squares.sum::<f64>().sqrt();
+    let scaled = vector.iter().map(|value| f64::from(*value) / length);
+    scaled.map(|value| value as f32).collect()
+}
+
+/// The pooled rows of prompts, from an engine.
+fn embed(
+    model: Model,
+    rows: folio::text::sentence::RowsOfText,
+    prompts: &[Vec<u32>],
+) -> Vec<Vec<f32>> {
+    use folio::engine::request::{Event, Pooling, PromptEvent, Request, SamplingParams};
+    use folio::text::sentence::RowsOfText;
+    use futures_util::StreamExt as _;
+    let pooling = match rows {
+        RowsOfText::First => Pooling::First,
+        RowsOfText::Last => Pooling::Last,
+        RowsOfText::Mean => Pooling::Mean,
+    };
+    let (handle, inbox) = folio::engine::handle::channel(64);
+    let config = folio::config::Config {
+        max_model_len: Some(192),
+        max_num_batched_tokens: 256,
+        max_num_seqs: 4,
+        ..folio::config::Config::default()
+    };
+    let backend = ReferenceBackend::new();
+    let engine = folio::engine::Engine::start(backend, model, &config, inbox, |_| {});
+    let engine = block_on(engine).expect("it starts");
+    let answer = handle.submit(Request {
+        prompt: prompts[0].clone().into(),
+        ..Request::default()
+    });
+    assert!(answer.is_err(), "an encoder answers nothing");
+    let receivers: Vec<_> = prompts
+        .iter()
+        .map(|prompt| {
+            let params = SamplingParams {
+                max_tokens: Some(1),
+                ..SamplingParams::default()
+            };
+            let request = Request {
+                prompt: prompt.clone().into(),
+                params,
+                pooling: Some(pooling),
+                ..Request::default()
+            };
+            handle.submit(request).expect("it is accepted").remove(0)
+        })
+        .collect();
+    handle.drain();
+    block_on(engine.run()).expect("it runs");
+    let vector = |events: folio::engine::handle::EventReceiver| {
+        let events = block_on(events.collect::<Vec<_>>()).into_iter();
+        let mut vectors = events.filter_map(|event| match event {
+            Event::Prompt(PromptEvent::Embedding(vector)) => Some(vector),
+            _ => None,
+        });
+        vectors.next().expect("a vector")
+    };
+    receivers.into_iter().map(vector).collect()
+}
