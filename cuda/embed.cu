@@ -1,4 +1,5 @@
-// out[t][c] = table[id(t)][c] · scale; id(t) is the batch's token id, or the id that the sampler wrote to a feed slot.
+// out[t][c] (=, +=) table[id(t)][c] · scale; id(t) is the batch's token id, or the id that the sampler wrote to a feed
+// slot; or by params the position, or which text of a pair the token belongs to.
 //
 // table [rows][columns] in -DWEIGHT, out [tokens][columns] of -DOUT_TYPE. A block: one token; a thread: 8 columns. For
 // a table in several formats there is one launch per section, which writes the tokens whose rows it has.
@@ -16,7 +17,14 @@ struct Params {
   u32 row_first;
   u32 rows;
   float scale;
+  u32 id;        // ID_POSITION, ID_TEXT, or 0 for the token
+  u32 id_first;  // table row of position 0
+  u32 accumulate;
+  u32 unused;
 };
+
+constexpr u32 ID_POSITION = 1;
+constexpr u32 ID_TEXT = 2;
 
 constexpr Weight W = Weight::WEIGHT;
 
@@ -46,7 +54,11 @@ KERNEL(embed, 256, 1) {
   const u32 token = blockIdx.x;
   if (token >= params.metadata[META_TOKEN_COUNT]) return;
   u32 id = metadata_at(params.metadata, META_TOKEN_IDS, token);
-  if (id & FEED) id = params.feed[id & ~FEED];
+  const bool is_fed = id & FEED;
+  if (params.id == ID_POSITION) id = metadata_at(params.metadata, META_POSITIONS, token) + params.id_first;
+  else if (params.id == ID_TEXT) id = !is_fed && id & SECOND_TEXT ? 1 : 0;
+  else if (is_fed) id = params.feed[id & ~FEED];
+  else id &= ~SECOND_TEXT;
   if (id < params.row_first || id - params.row_first >= params.rows) return;
   const WeightLayout layout = weight_layout<W>(params.columns);
   const u8 *row = params.table + static_cast<u64>(id - params.row_first) * layout.row_bytes;
@@ -54,6 +66,10 @@ KERNEL(embed, 256, 1) {
   for (u32 eight = threadIdx.x; eight < params.columns / 8; eight += blockDim.x) {
     Eight values = weights_at(row, layout, eight);
     for (u32 i = 0; i < 8; i++) values.v[i] *= params.scale;
+    if (params.accumulate) {
+      const Eight old = load_eight(out + 8 * eight);
+      for (u32 i = 0; i < 8; i++) values.v[i] += old.v[i];
+    }
     store_eight(out + 8 * eight, values);
   }
 }

@@ -10,6 +10,8 @@
 
 // Beside those of activation.cuh, which are also fused into products.
 constexpr u32 SIGMOID = 5;
+constexpr u32 GELU = 6;
+constexpr u32 RELU = 7;
 
 struct Params {
   const X_TYPE *gate_up;
@@ -57,6 +59,10 @@ KERNEL(gated_activation, 256, 1) {
       result.v[i] = xielu(gate.v[i], params.numbers) * up.v[i];
     } else if (params.activation == SIGMOID) {
       result.v[i] = up.v[i] / (1.0f + expf(-gate.v[i]));
+    } else if (params.activation == GELU) {
+      result.v[i] = 0.5f * gate.v[i] * erfcf(-0.70710678f * gate.v[i]) * up.v[i];
+    } else if (params.activation == RELU) {
+      result.v[i] = fmaxf(gate.v[i], 0.0f) * up.v[i];
     } else {
       result.v[i] = gated(params.activation, gate.v[i], up.v[i], params.alpha, params.limit);
     }

@@ -1,4 +1,5 @@
-// out[t] = table[id(t)] * scale; an id with the FEED bit is looked up in the feed slots.
+// out[t] (=, +=) table[id(t)] * scale. id(t) is the token id, where one with the FEED bit is looked up in the feed
+// slots; or, by params, the position, or which text of a pair the token belongs to.
 // One dispatch per shard of the table; a row is written by the shard that contains it. Invocation: 8 elements.
 // An id outside the table (sampled by the device from a failed row) gives zeros, written by the first shard.
 // Variants: weight format, TEXELS (metadata and table are read as images). Twin: backend/reference/embed.rs
@@ -13,6 +14,9 @@ struct Params {
     rows: u32,        // table rows of this shard
     vocab: u32,       // table rows of all shards
     scale: f32,
+    id: u32,          // ID_POSITION, ID_TEXT, or 0 for the token
+    id_first: u32,    // table row of position 0
+    accumulate: u32,
     row_vectors: u32, // of the table; this and the following fields: see weight.wgsl
     plane: u32,
     scales: u32,
@@ -30,6 +34,9 @@ struct Params {
 @group(0) @binding(2) var<storage, read> feed: array<u32>;
 @group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;
 
+const ID_POSITION: u32 = 1u;
+const ID_TEXT: u32 = 2u;
+
 @compute @workgroup_size(64)
 fn main(at: Invocation) {
     fill_levels(at.local);
@@ -40,11 +47,18 @@ fn main(at: Invocation) {
         return;
     }
     var id = metadata_at(META_TOKEN_IDS, token);
-    if (id & FEED) != 0u {
+    let is_fed = (id & FEED) != 0u;
+    if params.id == ID_POSITION {
+        id = metadata_at(META_POSITIONS, token) + params.id_first;
+    } else if params.id == ID_TEXT {
+        id = select(0u, 1u, !is_fed && (id & SECOND_TEXT) != 0u);
+    } else if is_fed {
         id = feed[id & ~FEED];
+    } else {
+        id &= ~SECOND_TEXT;
     }
     if id >= params.vocab {
-        if params.row_start == 0u {
+        if params.row_start == 0u && params.accumulate == 0u {
             out[2u * item] = vec4<f32>(0.0);
             out[2u * item + 1u] = vec4<f32>(0.0);
         }
@@ -55,6 +69,12 @@ fn main(at: Invocation) {
         return;
     }
     let values = weight_eight(weight_row(row), eight);
-    out[2u * item] = values.low * params.scale;
-    out[2u * item + 1u] = values.high * params.scale;
+    var low = values.low * params.scale;
+    var high = values.high * params.scale;
+    if params.accumulate != 0u {
+        low += out[2u * item];
+        high += out[2u * item + 1u];
+    }
+    out[2u * item] = low;
+    out[2u * item + 1u] = high;
 }

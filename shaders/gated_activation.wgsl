@@ -3,7 +3,7 @@
 // COLUMNS: the gates begin at any column, and each is that of `run` columns.
 // ALONE: there is no up. XIELU: `numbers` are [p, n, beta, epsilon].
 // TEXELS: 8 lanes process a run of 64 vectors of a row, so that the division by the row's length is done once.
-// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, RELU2, SIGMOID, XIELU, ALONE, COLUMNS, TEXELS.
+// Variants: SILU, GELU_TANH, GELU, RELU, CLAMPED_SWIGLU, RELU2, SIGMOID, XIELU, ALONE, COLUMNS, TEXELS.
 // Twin: backend/reference/gated_activation.rs
 #import invocation
 #import activation

@@ -1,5 +1,5 @@
 // act(gate) * up; params.alpha and params.limit belong to CLAMPED_SWIGLU.
-// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, RELU2, SIGMOID, XIELU.
+// Variants: SILU, GELU_TANH, GELU, RELU, CLAMPED_SWIGLU, RELU2, SIGMOID, XIELU.
 
 // The bound keeps exp finite: shader compilers may assume that there are no infinities.
 fn sigmoid(x: vec4<f32>) -> vec4<f32> {
@@ -29,6 +29,18 @@ fn activate(gate: vec4<f32>, up: vec4<f32>) -> vec4<f32> {
     // 0.5 (1 + tanh(u)) = sigmoid(2u), without the cancellation for u < 0.
     let u = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate);
     return gate * sigmoid(2.0 * u) * up;
+#endif
+#ifdef GELU
+    // erfc(z) = t * exp(polynomial(t) - z^2), t = 1 / (1 + z / 2), within 1.2e-7 of it (Numerical Recipes, erfcc).
+    let z = abs(gate) * 0.7071067811865476;
+    let t = 1.0 / (1.0 + 0.5 * z);
+    let high = (((0.17087277 * t - 0.82215223) * t + 1.48851587) * t - 1.13520398) * t + 0.27886807;
+    let polynomial = ((((high * t - 0.18628806) * t + 0.09678418) * t + 0.37409196) * t + 1.00002368) * t - 1.26551223;
+    let tail = 0.5 * gate * t * exp(max(polynomial - z * z, vec4<f32>(-87.0)));
+    return select(gate - tail, tail, gate < vec4<f32>(0.0)) * up;
+#endif
+#ifdef RELU
+    return max(gate, vec4<f32>(0.0)) * up;
 #endif
 #ifdef CLAMPED_SWIGLU
     let bounded = min(gate, vec4<f32>(params.limit));

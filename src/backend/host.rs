@@ -4,7 +4,7 @@
 
 use super::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::{
-    self, BatchInputs, FEED, GroupInputs, NONE, SampleRow, TOP_LOGPROBS_MAX,
+    self, BatchInputs, FEED, GroupInputs, NONE, SECOND_TEXT, SampleRow, TOP_LOGPROBS_MAX,
 };
 use crate::plan::{BufferSpec, Plan, Rows, StateLayer};
 use std::ops::Range;
@@ -288,16 +288,12 @@ impl Limits<'_> {
             "rows {covered}.. belong to no sequence"
         );
         for &id in &inputs.token_ids {
-            let (what, limit) = if id & FEED == 0 {
-                ("token", self.plan.vocab)
+            let (what, id, limit) = if id & FEED == 0 {
+                ("token", id & !SECOND_TEXT, self.plan.vocab)
             } else {
-                ("feed slot", capacity.feed_slots)
+                ("feed slot", id & !FEED, capacity.feed_slots)
             };
-            require!(
-                id & !FEED < limit,
-                "{what} {} is not below {limit}",
-                id & !FEED
-            );
+            require!(id < limit, "{what} {id} is not below {limit}");
         }
         let logits_rows = inputs.logits_rows.len();
         let needs_capacity = self

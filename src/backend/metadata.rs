@@ -12,8 +12,8 @@ use super::host::adapter_of_rows;
 use super::{BackendError, Capacity};
 use crate::plan::Plan;
 use crate::plan::inputs::{
-    self, BatchInputs, FEED, GroupInputs, NONE, Range, SampleRow, Sampled, SequenceRows,
-    TOP_LOGPROBS_MAX,
+    self, BatchInputs, FEED, GroupInputs, NONE, Range, SECOND_TEXT, SampleRow, Sampled,
+    SequenceRows, TOP_LOGPROBS_MAX,
 };
 
 /// Declares each number as a Rust constant and as an entry of [`TABLE`].
@@ -30,7 +30,7 @@ macro_rules! table {
 }
 
 table! {
-    use NONE FEED TOP_LOGPROBS_MAX NUMERICAL_ERROR;
+    use NONE FEED SECOND_TEXT TOP_LOGPROBS_MAX NUMERICAL_ERROR;
 
     // The header: counts, offsets of the arrays that all KV groups share, then one record per KV group.
 
@@ -557,7 +557,7 @@ fn check_rows(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Backend
         "a pool row has no token rows, or token rows outside the batch",
     )?;
     let ids = inputs.token_ids.iter().all(|id| match id & FEED {
-        0 => *id < context.plan.vocab || context.plan.vocab == 0,
+        0 => id & !SECOND_TEXT < context.plan.vocab || context.plan.vocab == 0,
         _ => (id & !FEED) < context.capacity.feed_slots,
     });
     require(

@@ -63,6 +63,8 @@ pub(super) struct Pool {
     /// Index of the row.
     pub(super) row: u32,
     pub(super) count: u32,
+    /// Whether they are the row's first tokens instead.
+    pub(super) of_first: bool,
     /// Whether this is the prompt's last row.
     pub(super) last: bool,
 }
@@ -224,8 +226,13 @@ impl Batch {
                 pool.count > 0 && pool.count <= rows.row_count,
                 "only states of the row itself are pooled"
             );
+            let before = if pool.of_first {
+                0
+            } else {
+                rows.row_count - pool.count
+            };
             inputs.pools.push(PoolRow {
-                row_start: rows.row_start + rows.row_count - pool.count,
+                row_start: rows.row_start + before,
                 row_count: pool.count,
             });
         }

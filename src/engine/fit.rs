@@ -141,7 +141,10 @@ impl Fit {
         if self.excess.is_some() || exceeds {
             return 0;
         }
-        let requested = self.model_len_requested;
+        let mut requested = self.model_len_requested;
+        if plan.computes_whole_sequences() {
+            requested = requested.min(self.capacity.tokens_max);
+        }
         match sizes::model_len_held(requested, self.block_size, plan, &self.blocks) {
             held if held >= MODEL_LEN_MIN => held,
             _ => 0,

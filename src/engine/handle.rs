@@ -9,7 +9,7 @@ pub use super::stats::{Stat, Stats, Value};
 pub use crate::plan::figures::Figures;
 
 use super::DeviceQueue;
-use super::request::{BeamRoom, Event, Request, RequestError, SubmitError};
+use super::request::{BeamRoom, Event, Pooling, Request, RequestError, SubmitError};
 use crate::model::adapters::AdapterLayout;
 use futures_channel::mpsc;
 use futures_util::{Stream, StreamExt};
@@ -125,6 +125,8 @@ pub struct EngineInfo {
     pub vocab: u32,
     /// Whether the model can answer, not only give embeddings.
     pub has_head: bool,
+    /// Whether it is an encoder, which computes a sequence in one step.
+    pub computes_whole_sequences: bool,
     /// Maximum tokens of prompt and answer together.
     pub max_model_len: u32,
     /// Tokens per block.
@@ -224,10 +226,18 @@ impl EngineHandle {
         let info = self.info().ok_or(SubmitError::Loading)?;
         if !info.has_head && request.pooling.is_none() {
             let message =
-                "has no head (its file has no lm_head.weight), so it gives embeddings only"
+                "has no head for answers (no lm_head.weight), so it gives embeddings only"
                     .to_owned();
             return Err(SubmitError::Invalid {
                 field: "model",
+                message,
+            });
+        }
+        if request.pooling == Some(Pooling::First) && !info.computes_whole_sequences {
+            let message =
+                "must not be that of the first token, which sees no other in this model".to_owned();
+            return Err(SubmitError::Invalid {
+                field: "pooling",
                 message,
             });
         }

@@ -12,7 +12,7 @@ use super::memory::{DiskUse, MemoryLimits, TierLimits};
 use super::scheduler::Limits;
 use super::sizes;
 use super::source::Source;
-use super::states;
+use super::{states, whole};
 use crate::backend::{Backend, BackendError, Capacity};
 use crate::config::{Config, ConfigError, SpeculationMethod};
 use crate::model::adapters::AdapterLayout;
@@ -118,6 +118,8 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
         }
         let adapters = sizes::adapter_room(config).and_then(|room| source.reserve_adapters(room));
         let model = Part::record(backend, source)?;
+        whole::check(config, draft.is_some(), &model.plan)?;
+        let config = &whole::adapted(config, &model.plan);
         let draft = draft
             .map(|(backend, source)| Drafting::record(backend, source, &model.plan))
             .transpose()?;
@@ -369,6 +371,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             tier: caps.tier.clone(),
             vocab: plan.vocab,
             has_head: self.model.source.has_head(),
+            computes_whole_sequences: plan.computes_whole_sequences(),
             max_model_len: limits.max_model_len,
             block_size: limits.memory.block_size,
             blocks: limits.memory.blocks.iter().sum(),

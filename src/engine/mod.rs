@@ -32,6 +32,7 @@ mod start;
 mod states;
 mod stats;
 mod streams;
+mod whole;
 
 pub use device_queue::DeviceQueue;
 pub use draft_plan::{DraftError, DraftPlan};

@@ -52,6 +52,8 @@ pub type CacheOwner = [u8; 32];
 /// How the final hidden states of a prompt's tokens become one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pooling {
+    /// The state of the first token, of a model that computes whole sequences.
+    First,
     /// The state of the last token.
     Last,
     /// The mean over all tokens.

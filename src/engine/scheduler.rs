@@ -86,6 +86,11 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Whether a step computes whole sequences: nothing is kept of one.
+    pub(super) fn is_whole(&self) -> bool {
+        self.memory.windows.is_empty() && self.memory.state_slots == 0
+    }
+
     /// Blocks of each KV group that the longest sequence has.
     pub(super) fn blocks_of_longest(&self) -> Vec<u32> {
         let blocks = self.max_model_len.div_ceil(self.memory.block_size);
@@ -276,7 +281,12 @@ impl Scheduler {
             self.steps_in_flight <= 1,
             "a sequence has at most one pending token"
         );
-        let mut builder = self.builder(tokens_max.clamp(1, self.limits.tokens_max));
+        let tokens_max = if self.limits.is_whole() {
+            self.limits.tokens_max
+        } else {
+            tokens_max.clamp(1, self.limits.tokens_max)
+        };
+        let mut builder = self.builder(tokens_max);
         let others = self.schedule_decodes(&mut builder);
         self.schedule_prefills(others, &mut builder);
         if !builder.preempted && builder.blocks_awaited.iter().all(|&count| count == 0) {

@@ -270,7 +270,7 @@ impl Sequence {
     pub(super) fn states_needed(&self) -> u32 {
         match self.request.pooling {
             Some(Pooling::Mean) => self.prompt_len(),
-            Some(Pooling::Last) => 0,
+            Some(Pooling::First | Pooling::Last) => 0,
             None if self.params().prompt_logprobs.is_some() => self.prompt_len() - 1,
             None => 0,
         }

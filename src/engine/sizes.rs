@@ -63,7 +63,15 @@ fn samples_max(config: &Config) -> u32 {
 fn tokens_max(config: &Config, plan: &Plan, caps: &Caps) -> u32 {
     let bound = u32::try_from(layout::tokens_max(plan, caps)).unwrap_or(u32::MAX);
     let least = config.max_num_seqs.saturating_add(config.block_size);
-    config.max_num_batched_tokens.min(bound.max(least))
+    // The longest sequence of a model that computes it whole is one step.
+    let wanted = if plan.computes_whole_sequences() {
+        config
+            .max_num_batched_tokens
+            .max(model_len_requested(config, plan))
+    } else {
+        config.max_num_batched_tokens
+    };
+    wanted.min(bound.max(least))
 }
 
 /// The capacity that all device buffers are allocated for. A batch never exceeds it.

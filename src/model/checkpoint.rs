@@ -171,8 +171,8 @@ impl Model {
     ) -> Result<Self, LoadError> {
         let exists = |tensor: &str| source.tensors().contains_key(tensor);
         let has_own_head = spec.tensors.head_in(exists).is_some();
-        let has_head = spec.tied_embeddings || has_own_head;
-        if !has_head {
+        let has_head = !spec.is_encoder() && (spec.tied_embeddings || has_own_head);
+        if !has_head && !spec.is_encoder() {
             // The plan has a product with a head, which no request for embeddings runs.
             tracing::warn!(
                 "{} has no {}: it gives embeddings of texts, not answers",
@@ -181,9 +181,17 @@ impl Model {
             );
             spec.tied_embeddings = true;
         }
+        if spec.classifier.is_some() {
+            tracing::warn!(
+                "{}: the head for classes is not computed, so the model gives embeddings of texts, not scores",
+                source.name()
+            );
+        }
         // safetensors' save_model keeps one name of tied weights.
-        spec.embedding_in_head =
-            spec.tied_embeddings && has_own_head && spec.tensors.embedding_in(exists).is_none();
+        spec.embedding_in_head = has_head
+            && spec.tied_embeddings
+            && has_own_head
+            && spec.tensors.embedding_in(exists).is_none();
         let weights = WeightTable::resolve(&spec, source.name(), source.tensors())?;
         Ok(Self {
             spec,

@@ -12,13 +12,13 @@ use super::config_scales::Multipliers;
 use super::config_state;
 use super::error::LoadError;
 use super::families::{
-    ActivationField, AttentionRow, FAMILIES, Family, Flag, Mixers, MlpRow, NormsRow, RopeRow, Rule,
-    Sizes, Sparse,
+    ActivationField, AttentionRow, BASES, CLASSIFIERS, FAMILIES, Family, Flag, Mixers, MlpRow,
+    NormsRow, Positions, RopeRow, Rule, Sizes, Sparse,
 };
 use super::rope::RopeSpec;
 use super::spec::{
-    AttentionSpec, HeadNorms, IDS_MAX, LayerKind, LayerSpec, MlpSpec, ModelSpec, NormPlace,
-    NormSpec, OutputGate,
+    AttentionSpec, ClassForm, HeadNorms, IDS_MAX, LayerKind, LayerSpec, MlpSpec, ModelSpec,
+    NormPlace, NormSpec, OutputGate,
 };
 use super::stored::Stored;
 use crate::plan::{Activation, QueryGrowth};
@@ -31,7 +31,7 @@ impl ModelSpec {
         let mut value = config_reader::parse(file, config_json)?;
         let whole = ConfigReader::root(file, &value)?;
         let text = whole.object("text_config")?;
-        let family = family(file, &whole, text.as_ref())?;
+        let (family, _) = family(file, &whole, text.as_ref())?;
         let config = if text.is_some() {
             &mut value["text_config"]
         } else {
@@ -58,10 +58,11 @@ impl ModelSpec {
         let whole = ConfigReader::root(file, value)?;
         // A multimodal checkpoint: the text model is read, other parts are not.
         let text = whole.object("text_config")?;
-        let family = family(file, &whole, text.as_ref())?;
+        let (family, classifier) = family(file, &whole, text.as_ref())?;
         let config = text.unwrap_or_else(|| whole.clone()).named(family.fields);
         check_supported(&config, family)?;
-        let spec = Self::of_family(family, &whole, &config, stored)?;
+        let mut spec = Self::of_family(family, &whole, &config, stored)?;
+        spec.classifier = classifier;
         spec.divided(file, stored.rope_divisors)
     }
 
@@ -73,12 +74,8 @@ impl ModelSpec {
         stored: &Stored<'_>,
     ) -> Result<Self, LoadError> {
         let vocab = config.required_integer("vocab_size", 1..=IDS_MAX)?;
-        let positions_max = config.required_integer("max_position_embeddings", 2..=IDS_MAX)?;
-        let heads = if family.attention.latent {
-            Heads::read_latent(config)?
-        } else {
-            Heads::read(config)?
-        };
+        let (first_position, positions_max) = positions(config, family.tables.positions)?;
+        let heads = Heads::of(config, family.attention.latent)?;
         let scales = Multipliers::read(config, family.scales, &heads)?;
         let (ropes, layers) = layers(config, family, &heads, positions_max)?;
         let norms = norms_row(config, family.norms);
@@ -90,6 +87,8 @@ impl ModelSpec {
             positions_max,
             hidden: heads.hidden,
             query_heads: heads.query,
+            first_position,
+            texts: texts(config, family.tables.texts)?,
             norm: norm(config, norms, (epsilon, &scales), stored)?,
             attention: attention(config, family.attention, &scales, stored)?,
             latent: heads.latent,
@@ -108,6 +107,7 @@ impl ModelSpec {
             head_bias: family.head_bias,
             ropes,
             layers,
+            classifier: None,
             eos_token_ids: end_tokens(whole, config, vocab),
             tensors: stored.tensors.unwrap_or(family.tensors),
         })
@@ -122,6 +122,35 @@ impl ModelSpec {
         }
         Ok(self)
     }
+}
+
+/// The row of position 0 in a table of positions, if there is one, and the number of positions.
+fn positions(config: &ConfigReader<'_>, table: Positions) -> Result<(Option<u32>, u32), LoadError> {
+    let name = "max_position_embeddings";
+    let rows = config.required_integer(name, 2..=IDS_MAX)?;
+    let first = match table {
+        Positions::Never => return Ok((None, rows)),
+        Positions::FromZero => 0,
+        Positions::AfterPad => 1 + config.required_integer("pad_token_id", 0..=IDS_MAX)?,
+    };
+    match rows.checked_sub(first) {
+        Some(positions @ 2..) => Ok((Some(first), positions)),
+        _ => {
+            let message = format!("is {rows}: positions begin at row {first}");
+            Err(config.invalid(name, message))
+        }
+    }
+}
+
+/// Maximum rows of a table of token types.
+const TEXTS_MAX: u32 = 16;
+
+/// Rows of the table of token types; 0 if there is none.
+fn texts(config: &ConfigReader<'_>, has_table: bool) -> Result<u32, LoadError> {
+    if !has_table {
+        return Ok(0);
+    }
+    config.required_integer("type_vocab_size", 0..=TEXTS_MAX)
 }
 
 /// The rotary embeddings and the layers.
@@ -150,14 +179,18 @@ fn layers(
     let rope = rope_row(config, family, heads, &shapes)?;
     let (ropes, layer_ropes) =
         per_layer::ropes(config, rope, heads.rotated(), &slides, &shapes, &sparse)?;
-    let window = window(config, &slides, positions_max)?;
+    let both_ways = family.attention.both_ways.read(config)?;
+    let window = window(config, &slides, positions_max, both_ways)?;
     let place = norm_place(config, family.norms)?;
     let layers = (0..words.len()).map(|index| {
         let kind = words[index].kind(family.mixers);
         let shape = shapes[index];
         LayerSpec {
             kind,
-            norms: norms_of(kind, family.mixers, place),
+            norms: match family.norms.first {
+                Some(first) if index == 0 => first,
+                _ => norms_of(kind, family.mixers, place),
+            },
             window: if slides[index] { window } else { None },
             rope: layer_ropes[index],
             experts: sparse[index],
@@ -201,17 +234,19 @@ fn rope_row(
     Ok(rope)
 }
 
-/// The length of sliding windows. One as long as the context hides nothing: it counts as full attention, so that both
-/// share block ids.
+/// The length of sliding windows, or how far they reach in each direction. One as long as the context hides nothing: it
+/// counts as full attention, so that both share block ids.
 fn window(
     config: &ConfigReader<'_>,
     slides: &[bool],
     positions_max: u32,
+    both_ways: bool,
 ) -> Result<Option<u32>, LoadError> {
     if !slides.contains(&true) {
         return Ok(None);
     }
     let window = config.integer("sliding_window", 1..=u32::MAX)?;
+    let window = window.map(|window| if both_ways { window / 2 } else { window });
     Ok(window.filter(|&window| window < positions_max))
 }
 
@@ -252,14 +287,20 @@ fn norm(
         center: row.center,
         bias: row.bias,
         embedding: row.embedding,
+        last: row.last,
     })
 }
 
 fn mlp(config: &ConfigReader<'_>, row: MlpRow) -> Result<MlpSpec, LoadError> {
+    // An ungated function leaves a family's MLPs without gates.
+    let is_plain = matches!(row.activation, ActivationField::Function)
+        && config.text("activation_function")? == Some("gelu");
+    let bias = row.bias.read(config)?;
     Ok(MlpSpec {
         activation: activation(config, row)?,
-        gated: row.gated,
-        bias: row.bias.read(config)?,
+        gated: row.gated && !is_plain,
+        bias,
+        down_bias: row.down_bias.map_or(Ok(bias), |down| down.read(config))?,
     })
 }
 
@@ -304,15 +345,18 @@ fn attention(
             true => row.gate,
             false => OutputGate::None,
         },
+        both_ways: row.both_ways.read(config)?,
+        alibi: row.alibi,
     })
 }
 
-/// The row of a config; that of a multimodal checkpoint is found by the `model_type` of its text model.
+/// The row of a config, and the form of its head for classes if it has one. The row of a multimodal checkpoint is found
+/// by the `model_type` of its text model.
 fn family(
     file: &str,
     whole: &ConfigReader<'_>,
     text: Option<&ConfigReader<'_>>,
-) -> Result<&'static Family, LoadError> {
+) -> Result<(&'static Family, Option<ClassForm>), LoadError> {
     let kind = text
         .map(|text| text.text("model_type"))
         .transpose()?
@@ -326,6 +370,13 @@ fn family(
         }
         (None, None) => whole.required("architectures", whole.text("model_type")?)?,
     };
+    let class = CLASSIFIERS.iter().find(|(class, ..)| *class == found);
+    let base = BASES.iter().find(|(base, _)| *base == found);
+    let found = match (class, base) {
+        (Some((_, base, _)), _) | (_, Some((_, base))) => base,
+        _ => found,
+    };
+    let classifier = class.map(|(.., form)| *form);
     FAMILIES
         .into_iter()
         .find(|family| {
@@ -333,6 +384,7 @@ fn family(
                 || family.model_type == found
                 || family.spellings.contains(&found)
         })
+        .map(|family| (family, classifier))
         .ok_or_else(|| {
             let names = FAMILIES.map(|family| family.architecture);
             let lacking = UNSUPPORTED
@@ -358,9 +410,10 @@ fn check_supported(config: &ConfigReader<'_>, family: &Family) -> Result<(), Loa
     if let Some(field) = family.unsupported.iter().find(asked) {
         return Err(config.invalid(field, "is set, which is not supported"));
     }
-    for (field, only) in family.only {
-        if let Some(found) = config.text(field)?.filter(|found| found != only) {
-            let message = format!("is {found:?}, but only {only:?} is supported");
+    for (field, expected) in family.fixed {
+        let found = config.get(field).map(Value::to_string);
+        if let Some(found) = found.filter(|found| found != expected) {
+            let message = format!("is {found}: only {expected} is supported");
             return Err(config.invalid(field, message));
         }
     }
@@ -496,6 +549,8 @@ fn layer_embedding(
 
 fn activation(config: &ConfigReader<'_>, row: MlpRow) -> Result<Activation, LoadError> {
     let (name, default) = match row.activation {
+        ActivationField::Function => ("activation_function", Activation::Gelu),
+        ActivationField::FeedForwardType => ("feed_forward_type", Activation::Gelu),
         ActivationField::HiddenAct(default) => ("hidden_act", default),
         ActivationField::MlpHiddenAct(default) => ("mlp_hidden_act", default),
         ActivationField::HiddenActivation if config.get("hidden_activation").is_some() => {
@@ -516,14 +571,16 @@ fn activation(config: &ConfigReader<'_>, row: MlpRow) -> Result<Activation, Load
     };
     match config.text(name)? {
         None => Ok(default),
-        Some("silu" | "swish") => Ok(Activation::Silu),
+        Some("silu" | "swish" | "swiglu") => Ok(Activation::Silu),
+        Some("gelu" | "geglu") => Ok(Activation::Gelu),
+        Some("relu" | "reglu") => Ok(Activation::Relu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
         Some("relu2") => Ok(Activation::Relu2),
         // Its numbers are tensors, which only families with this default have.
         Some("xielu") if default == Activation::Xielu => Ok(default),
         Some(other) => Err(config.invalid(
             name,
-            format!("is {other:?}, not silu, gelu_pytorch_tanh, relu2 or xielu"),
+            format!("is {other:?}, not silu, gelu, gelu_pytorch_tanh, relu, relu2 or xielu"),
         )),
     }
 }

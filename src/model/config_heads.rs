@@ -15,8 +15,17 @@ pub(super) struct Heads {
 }
 
 impl Heads {
+    /// Those of attention to a latent, or of its own keys and values.
+    pub(super) fn of(config: &ConfigReader<'_>, latent: bool) -> Result<Self, LoadError> {
+        if latent {
+            Self::read_latent(config)
+        } else {
+            Self::read(config)
+        }
+    }
+
     /// Latent attention: all heads share one key, the latent and what is rotated.
-    pub(super) fn read_latent(config: &ConfigReader<'_>) -> Result<Self, LoadError> {
+    fn read_latent(config: &ConfigReader<'_>) -> Result<Self, LoadError> {
         let hidden = config.multiple_of_eight("hidden_size", 1 << 16)?;
         let query = config.integer("num_attention_heads", 1..=LATENT_HEADS_MAX)?;
         let query = config.required("num_attention_heads", query)?;
@@ -65,7 +74,7 @@ impl Heads {
     }
 
     /// Heads with keys and values of their own, or shared in groups.
-    pub(super) fn read(config: &ConfigReader<'_>) -> Result<Self, LoadError> {
+    fn read(config: &ConfigReader<'_>) -> Result<Self, LoadError> {
         let hidden = config.multiple_of_eight("hidden_size", 1 << 16)?;
         let query = config.integer("num_attention_heads", 1..=1024)?;
         let query = config.required("num_attention_heads", query)?;

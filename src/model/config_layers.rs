@@ -285,6 +285,12 @@ pub(super) fn slides(
         Windows::Pattern(every) | Windows::PatternIfSet(every) => pattern(config, every, count)?,
         Windows::PatternAfterDense(every) => pattern_after_dense(config, every, sparse)?,
         Windows::PatternFromLast(every) => pattern_from_last(every, count),
+        Windows::AfterFirst(every) => {
+            let mut slides = pattern(config, every, count)?;
+            slides.insert(0, false);
+            slides.truncate(count);
+            slides
+        }
         Windows::UnrotatedLayers => rotated_layers(config, count)?
             .into_iter()
             .map(|rotated| !rotated)

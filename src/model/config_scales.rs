@@ -7,7 +7,6 @@ use super::error::LoadError;
 use super::families::Scales;
 use super::rope::damping;
 use super::spec::{Factors, LatentSpec};
-use serde_json::Value;
 
 /// The multipliers and caps of a model, from its [`Scales`].
 pub(super) struct Multipliers {
@@ -81,14 +80,6 @@ impl Multipliers {
         scalar_default: Option<f64>,
         softcaps: Option<[f64; 2]>,
     ) -> Result<Self, LoadError> {
-        let name = "use_bidirectional_attention";
-        if config
-            .get(name)
-            .is_some_and(|value| *value != Value::Bool(false))
-        {
-            let message = "is set, but only attention to earlier tokens is supported";
-            return Err(config.invalid(name, message));
-        }
         let scalar = match scalar_default {
             Some(default) => config
                 .number("query_pre_attn_scalar", 1e-3..=1e6)?

@@ -7,6 +7,7 @@
 mod buffers;
 mod latent;
 mod mlp;
+mod rows;
 mod state;
 
 use super::layer_weight::LayerWeight;
@@ -15,16 +16,18 @@ use super::weights::WeightTable;
 use crate::plan::{
     Activation, AttendPaged, BufferId, ConvolutionForm, CopyBlocks, Embed, GatedActivation, Gates,
     GatherRows, HeadNorm, KvGroup, KvLayer, MatMul, NormOptions, Plan, Pool, RmsNorm, Rope,
-    RopeStoreKv, Sample, ScaleLogits, ShortConvolution, StateLayer, Step, Storage, StoreOptions,
-    Tail, Up, WeightId,
+    RopeStoreKv, RowId, Sample, ScaleLogits, ShortConvolution, StateLayer, Step, Storage,
+    StoreOptions, Tail, Up, WeightId,
 };
-use buffers::Buffers;
+use buffers::{Buffers, HeadBuffers};
 
 struct Recorder<'a> {
     spec: &'a ModelSpec,
     weights: &'a WeightTable,
     plan: Plan,
     ropes: Vec<Rope>,
+    /// Slopes by which scores fall with the distance, if they do.
+    slopes: Option<WeightId>,
     /// The KV layer of each layer so far; `None` for one without attention.
     kv_layers: Vec<Option<u32>>,
 }
@@ -42,24 +45,18 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
         weights,
         plan,
         ropes: Vec::new(),
+        slopes: None,
         kv_layers: Vec::new(),
     };
     recorder.record_ropes();
+    recorder.slopes = spec.attention.alibi.then(|| recorder.weight("slopes"));
 
     let table = recorder.weight("embedding");
-    let mut body = vec![
-        Step::CopyBlocks(CopyBlocks),
-        Step::Embed(Embed {
-            table,
-            scale: spec.embedding_scale,
-            out: if spec.norm.embedding {
-                buffers.normed
-            } else {
-                buffers.x
-            },
-        }),
-    ];
-    recorder.embedding_norm(&mut body, &buffers);
+    let mut body = Vec::new();
+    if !spec.is_encoder() {
+        body.push(Step::CopyBlocks(CopyBlocks));
+    }
+    recorder.embed(&mut body, &buffers, table);
     recorder.layer_embeddings(&mut body, &buffers);
     for (index, layer) in spec.layers.iter().enumerate() {
         recorder.mix(&mut body, &buffers, index, layer);
@@ -68,17 +65,8 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
         }
         recorder.add_layer_embedding(&mut body, &buffers, index);
     }
-    let final_norm = RmsNorm {
-        one_plus: spec.norm.final_one_plus,
-        ..recorder.norm(buffers.x, "final_norm", false, buffers.normed)
-    };
-    let sample = recorder.sample(&buffers, table, &final_norm);
-    let pool = vec![
-        Step::RmsNorm(final_norm),
-        Step::Pool(Pool { x: buffers.normed }),
-    ];
     recorder.plan.body = body;
-    recorder.plan.tails = vec![(Tail::Sample, sample), (Tail::Pool, pool)];
+    recorder.tails(&buffers, table);
     recorder.plan
 }
 
@@ -95,6 +83,62 @@ impl Recorder<'_> {
 
     fn layer_weight(&mut self, layer: usize, weight: LayerWeight) -> WeightId {
         self.weight(&weight.of_layer(layer))
+    }
+
+    /// Records the look-up of tokens, and of their positions and types in models that have tables of these.
+    fn embed(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, table: WeightId) {
+        let spec = self.spec;
+        let out = match buffers.other {
+            Some(other) if spec.norm.embedding => other,
+            _ => buffers.x,
+        };
+        let look_up = |table, id, accumulate| {
+            let scale = spec.embedding_scale;
+            Step::Embed(Embed {
+                table,
+                id,
+                scale,
+                accumulate,
+                out,
+            })
+        };
+        steps.push(look_up(table, RowId::Token, false));
+        if let Some(first) = spec.first_position {
+            let table = self.weight("positions");
+            steps.push(look_up(table, RowId::Position(first), true));
+        }
+        if spec.texts > 0 {
+            let table = self.weight("texts");
+            steps.push(look_up(table, RowId::Text, true));
+        }
+        if spec.norm.embedding {
+            steps.push(Step::RmsNorm(RmsNorm {
+                one_plus: false,
+                ..self.norm(out, "embedding_norm", false, buffers.x)
+            }));
+        }
+    }
+
+    /// Records what follows the last layer.
+    fn tails(&mut self, buffers: &Buffers, embedding: WeightId) {
+        if !self.spec.norm.last {
+            let pool = vec![Step::Pool(Pool { x: buffers.x })];
+            self.plan.tails = vec![(Tail::Pool, pool)];
+            return;
+        }
+        let final_norm = RmsNorm {
+            one_plus: self.spec.norm.final_one_plus,
+            ..self.norm(buffers.x, "final_norm", false, buffers.normed)
+        };
+        if let Some(head) = buffers.head {
+            let sample = self.sample(buffers.x, head, embedding, &final_norm);
+            self.plan.tails.push((Tail::Sample, sample));
+        }
+        let pool = vec![
+            Step::RmsNorm(final_norm),
+            Step::Pool(Pool { x: buffers.normed }),
+        ];
+        self.plan.tails.push((Tail::Pool, pool));
     }
 
     fn record_ropes(&mut self) {
@@ -172,23 +216,6 @@ impl Recorder<'_> {
         }
     }
 
-    /// Normalizes embedded rows, where a model does.
-    fn embedding_norm(&mut self, steps: &mut Vec<Step>, buffers: &Buffers) {
-        if self.spec.norm.embedding {
-            let weight = self.weight("embedding_norm");
-            steps.push(Step::RmsNorm(RmsNorm {
-                x: buffers.normed,
-                delta: None,
-                weight,
-                epsilon: self.spec.norm.epsilon,
-                one_plus: false,
-                accumulate: false,
-                options: NormOptions::default(),
-                out: buffers.x,
-            }));
-        }
-    }
-
     /// The last norm of a layer: `x += norm(branch)`, times the layer's number if it has one.
     fn norm_onto_x(
         &mut self,
@@ -224,7 +251,12 @@ impl Recorder<'_> {
         layer: usize,
         norm: LayerWeight,
     ) -> BufferId {
-        if !self.spec.layers[layer].norms.before() {
+        let place = self.spec.layers[layer].norms;
+        let is_normed = match norm {
+            LayerWeight::MlpNorm => place.before_mlp(),
+            _ => place.before_mixer(),
+        };
+        if !is_normed {
             return buffers.x;
         }
         steps.push(Step::RmsNorm(self.norm(
@@ -247,6 +279,8 @@ impl Recorder<'_> {
         let x = self.enter(steps, buffers, index, LayerWeight::AttentionNorm);
         if self.spec.latent.is_some() {
             self.latent_attention(steps, buffers, (index, layer), x);
+        } else if self.spec.attention.both_ways {
+            self.attention_of_rows(steps, buffers, (index, layer), x);
         } else if layer.kind.attends() {
             self.attention(steps, buffers, (index, layer), x);
         }
@@ -271,19 +305,7 @@ impl Recorder<'_> {
         let q_only = layer.kv_from.is_some();
         let query = self.spec.query_columns(layer);
         let (q, attended) = (buffers.q[&query], buffers.attended[&query]);
-        let qkv = buffers.qkv[&self.spec.qkv_columns(layer)];
-
-        let weight = self.layer_weight(index, LayerWeight::Qkv);
-        let bias = attention
-            .qkv_bias
-            .then(|| self.layer_weight(index, LayerWeight::QkvBias));
-        steps.push(Step::MatMul(MatMul {
-            x,
-            weight,
-            bias,
-            accumulate: false,
-            out: qkv,
-        }));
+        let qkv = self.project(steps, buffers, (index, layer), x);
         let q_norm = self.head_norm(index, LayerWeight::QNorm);
         let k_norm = if q_only {
             None
@@ -321,10 +343,42 @@ impl Recorder<'_> {
             out: attended,
         }));
         let attended = self.gate_output(steps, layer, (qkv, attended, q));
+        self.leave_attention(steps, buffers, index, attended);
+    }
+
+    /// Records the product of `x` that gives q, k and v; returns their buffer.
+    fn project(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: &Buffers,
+        (index, layer): (usize, &LayerSpec),
+        x: BufferId,
+    ) -> BufferId {
+        let out = buffers.qkv[&self.spec.qkv_columns(layer)];
+        let weight = self.layer_weight(index, LayerWeight::Qkv);
+        let has_bias = self.spec.attention.qkv_bias;
+        let bias = has_bias.then(|| self.layer_weight(index, LayerWeight::QkvBias));
+        steps.push(Step::MatMul(MatMul {
+            x,
+            weight,
+            bias,
+            accumulate: false,
+            out,
+        }));
+        out
+    }
+
+    /// Ends attention with the product of what it returns.
+    fn leave_attention(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: &Buffers,
+        index: usize,
+        attended: BufferId,
+    ) {
         let weight = self.layer_weight(index, LayerWeight::Output);
-        let bias = attention
-            .output_bias
-            .then(|| self.layer_weight(index, LayerWeight::OutputBias));
+        let has_bias = self.spec.attention.output_bias;
+        let bias = has_bias.then(|| self.layer_weight(index, LayerWeight::OutputBias));
         self.leave(steps, buffers, index, attended, (weight, bias));
     }
 
@@ -402,6 +456,12 @@ impl Recorder<'_> {
                 out,
             })
         };
+        if let Some(other) = self.other_stream(buffers, index) {
+            steps.push(product(true, buffers.x));
+            let name = LayerWeight::AttentionPostNorm.of_layer(index);
+            let norm = self.norm(buffers.x, &name, false, other);
+            return steps.push(Step::RmsNorm(norm));
+        }
         match buffers.branch {
             Some(branch) if self.spec.layers[index].norms.after() => {
                 steps.push(product(false, branch));
@@ -420,17 +480,16 @@ impl Recorder<'_> {
     /// Records final norm and LM head, only for the rows that are sampled.
     fn sample(
         &mut self,
-        buffers: &Buffers,
+        x: BufferId,
+        buffers: HeadBuffers,
         embedding: WeightId,
         final_norm: &RmsNorm,
     ) -> Vec<Step> {
-        let Buffers {
-            x,
+        let HeadBuffers {
             sampled,
             sampled_normed,
             logits,
-            ..
-        } = *buffers;
+        } = buffers;
         let head = if self.spec.tied_embeddings {
             embedding
         } else {

@@ -4,18 +4,23 @@
 //! (those of transformers). `config.rs` interprets the rows.
 
 mod attention;
+mod encoders;
 mod experts;
 mod state;
 
 use super::config_reader::FieldNames;
 use super::rope::RopeOptions;
-use super::spec::{HeadNorms, NormPlace, OutputGate};
+use super::spec::{ClassForm, HeadNorms, NormPlace, OutputGate};
 use super::tensor_names::TensorNames;
 use crate::plan::Activation;
 use attention::{
     APERTUS, ARCEE, COHERE, COHERE2, ERNIE4_5, EXAONE, EXAONE4, GEMMA, GEMMA2, GEMMA3, GLM, GLM4,
     GRANITE, HUNYUAN_DENSE, LLAMA, MINICPM3, MINISTRAL3, MISTRAL, MUSE_GLIMMER, OLMO2, OLMO3, PHI,
     PHI3, QWEN2, QWEN2_5_VL, QWEN3, QWEN3_VL, SEED_OSS, SMOLLM3, STARCODER2,
+};
+use encoders::{
+    BERT, CAMEMBERT, EURO_BERT, GTE, GTE_NEW, JINA_BERT, JINA_V3, MODERN_BERT, NOMIC_BERT, ROBERTA,
+    XLM_ROBERTA,
 };
 use experts::{
     AFMOE, COHERE2_MOE, DEEPSEEK_V2, DEEPSEEK_V3, ERNIE4_5_MOE, EXAONE_MOE, GEMMA4, GEMMA4_UNIFIED,
@@ -39,10 +44,11 @@ pub(super) struct Family {
     pub(super) model_type: &'static str,
     /// Fields that would change the results, and may only be absent, `null`, false or zero.
     pub(super) unsupported: &'static [&'static str],
-    /// Fields that may only have this text.
-    pub(super) only: &'static [(&'static str, &'static str)],
+    /// Fields that may have only one value, as JSON: others mean something that is not supported.
+    pub(super) fixed: &'static [(&'static str, &'static str)],
     /// The LM head has a bias.
     pub(super) head_bias: bool,
+    pub(super) tables: TablesRow,
     pub(super) norms: NormsRow,
     pub(super) sizes: Sizes,
     pub(super) mixers: Mixers,
@@ -56,10 +62,29 @@ pub(super) struct Family {
     pub(super) tensors: &'static TensorNames,
 }
 
+/// Tables whose rows are added to those of tokens.
+#[derive(Clone, Copy)]
+pub(super) struct TablesRow {
+    pub(super) positions: Positions,
+    /// Which text of a pair a token belongs to; `type_vocab_size` is the number of rows, which may be 0.
+    pub(super) texts: bool,
+}
+
+/// A table of positions, of `max_position_embeddings` rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Positions {
+    Never,
+    FromZero,
+    /// The row after that of `pad_token_id` is that of position 0.
+    AfterPad,
+}
+
 /// The norms of the residual stream.
 #[derive(Clone, Copy)]
 pub(super) struct NormsRow {
     pub(super) place: NormPlace,
+    /// Where the first layer has them, if elsewhere.
+    pub(super) first: Option<NormPlace>,
     /// The field that says whether there are the norms after branches, true by default; `None`: there are.
     pub(super) after_if: Option<&'static str>,
     /// Multiply by `1 + w` instead of `w`.
@@ -67,6 +92,10 @@ pub(super) struct NormsRow {
     /// LayerNorms: rows are centered first.
     pub(super) center: bool,
     pub(super) bias: bool,
+    /// Embedded rows are normalized; without a weight if [`TensorNames::embedding_norm`] is empty.
+    pub(super) embedding: bool,
+    /// There is a norm after the last layer.
+    pub(super) last: bool,
     /// The field of epsilon.
     pub(super) epsilon: &'static str,
     /// The field of epsilon of RMS norms instead of LayerNorms, if it is there.
@@ -75,8 +104,6 @@ pub(super) struct NormsRow {
     pub(super) epsilon_after: Option<&'static str>,
     /// `one_plus` of the final norm.
     pub(super) final_one_plus: bool,
-    /// Embedded rows are normalized, without a weight.
-    pub(super) embedding: bool,
 }
 
 /// Whether the sizes of heads and MLPs depend on the layer.
@@ -143,6 +170,11 @@ pub(super) struct AttentionRow {
     pub(super) gate_if: Option<&'static str>,
     /// Keys and values are products with a latent (MLA).
     pub(super) latent: bool,
+    /// Rows see all others of their sequence, also those after them. Windows reach half as far as `sliding_window`
+    /// says, in both directions.
+    pub(super) both_ways: Flag,
+    /// Scores fall with the distance, by slopes that follow from the number of heads.
+    pub(super) alibi: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -157,6 +189,8 @@ pub(super) struct MlpRow {
     /// Whether the activation is gated.
     pub(super) gated: bool,
     pub(super) bias: Flag,
+    /// Whether the last product has a bias, if not as the others.
+    pub(super) down_bias: Option<Flag>,
     /// The size of layers without experts.
     pub(super) size: MlpSize,
 }
@@ -199,6 +233,8 @@ pub(super) enum Windows {
     PatternAfterDense(u32),
     /// All but every n-th layer, counted from the last, which has none.
     PatternFromLast(u32),
+    /// The same, where the first of n layers has no window.
+    AfterFirst(u32),
     /// Like `Pattern` if `sliding_window` is set, else none. The pattern may be a text with an `L` for each layer with
     /// a window, such as `LLLG`.
     PatternIfSet(u32),
@@ -244,6 +280,10 @@ pub(super) enum ActivationField {
     MlpHiddenAct(Activation),
     /// `hidden_activation`, or `hidden_act` if it is absent; default GELU.
     HiddenActivation,
+    /// `activation_function`, which is `gelu` for MLPs without a gate.
+    Function,
+    /// `feed_forward_type`: `geglu` or `reglu`.
+    FeedForwardType,
     /// No field: a clamped SwiGLU with `swiglu_alpha` and `swiglu_limit`.
     ClampedSwiglu,
 }
@@ -428,7 +468,7 @@ impl ExpertsRow {
 }
 
 /// To add an architecture, add a row here.
-pub(super) const FAMILIES: [&Family; 63] = [
+pub(super) const FAMILIES: [&Family; 74] = [
     &LLAMA,
     &MISTRAL,
     &QWEN2,
@@ -492,4 +532,66 @@ pub(super) const FAMILIES: [&Family; 63] = [
     &MUSE_GLIMMER,
     &COHERE2_MOE,
     &ERNIE4_5_MOE,
+    &BERT,
+    &ROBERTA,
+    &XLM_ROBERTA,
+    &CAMEMBERT,
+    &MODERN_BERT,
+    &NOMIC_BERT,
+    &GTE_NEW,
+    &GTE,
+    &JINA_BERT,
+    &JINA_V3,
+    &EURO_BERT,
+];
+
+/// Classes of transformers with a head for classes over an encoder, the architecture without it, and the head's form.
+pub(super) const CLASSIFIERS: [(&str, &str, ClassForm); 7] = [
+    (
+        "BertForSequenceClassification",
+        "BertModel",
+        ClassForm::Pooler,
+    ),
+    (
+        "NewForSequenceClassification",
+        "NewModel",
+        ClassForm::Pooler,
+    ),
+    (
+        "GteForSequenceClassification",
+        "GteModel",
+        ClassForm::Pooler,
+    ),
+    (
+        "RobertaForSequenceClassification",
+        "RobertaModel",
+        ClassForm::Dense,
+    ),
+    (
+        "XLMRobertaForSequenceClassification",
+        "XLMRobertaModel",
+        ClassForm::Dense,
+    ),
+    (
+        "CamembertForSequenceClassification",
+        "CamembertModel",
+        ClassForm::Dense,
+    ),
+    (
+        "ModernBertForSequenceClassification",
+        "ModernBertModel",
+        ClassForm::Normed,
+    ),
+];
+
+/// Classes of transformers without the head that an architecture is named after.
+pub(super) const BASES: [(&str, &str); 8] = [
+    ("LlamaModel", "LlamaForCausalLM"),
+    ("MistralModel", "MistralForCausalLM"),
+    ("Qwen2Model", "Qwen2ForCausalLM"),
+    ("Qwen3Model", "Qwen3ForCausalLM"),
+    ("Qwen3MoeModel", "Qwen3MoeForCausalLM"),
+    ("Gemma2Model", "Gemma2ForCausalLM"),
+    ("Gemma3TextModel", "Gemma3ForCausalLM"),
+    ("Phi3Model", "Phi3ForCausalLM"),
 ];

@@ -57,9 +57,11 @@ layer_weights! {
     AttentionNorm = "attention_norm",
     AttentionNormBias = "attention_norm_bias",
     AttentionPostNorm = "attention_post_norm",
+    AttentionPostNormBias = "attention_post_norm_bias",
     MlpNorm = "mlp_norm",
     MlpNormBias = "mlp_norm_bias",
     MlpPostNorm = "mlp_post_norm",
+    MlpPostNormBias = "mlp_post_norm_bias",
 
     // Attention.
     Qkv = "qkv",

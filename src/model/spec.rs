@@ -31,6 +31,11 @@ pub struct ModelSpec {
     pub hidden: u32,
     /// Query heads.
     pub query_heads: u32,
+    /// The row of a table that is added to that of a token at position 0; those of further positions follow.
+    pub first_position: Option<u32>,
+    /// Rows of a table of which the first is added to tokens of the first text of a pair, and the second to those of
+    /// the other; 0: there is no table.
+    pub texts: u32,
     /// Options of all norms.
     pub norm: NormSpec,
     /// Options of the attention scores and their projections.
@@ -67,9 +72,22 @@ pub struct ModelSpec {
     pub ropes: Vec<RopeSpec>,
     /// One entry per layer, in order.
     pub layers: Vec<LayerSpec>,
+    /// The form of the head that scores texts, if the checkpoint has one.
+    pub classifier: Option<ClassForm>,
     /// End tokens from `config.json`.
     pub eos_token_ids: Vec<u32>,
     pub(super) tensors: &'static TensorNames,
+}
+
+/// The form of a head that gives a logit for each class, from the row h of the first token or a mean of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClassForm {
+    /// `classifier · tanh(pooler.dense · h)`.
+    Pooler,
+    /// `classifier.out_proj · tanh(classifier.dense · h)`.
+    Dense,
+    /// `classifier · norm(act(head.dense · h))`.
+    Normed,
 }
 
 /// Options shared by all norms of a model.
@@ -83,12 +101,14 @@ pub struct NormSpec {
     pub one_plus: bool,
     /// The same of the final norm.
     pub final_one_plus: bool,
-    /// Embedded rows are normalized, without a weight.
-    pub embedding: bool,
     /// Norms of the stream are LayerNorms: rows are centered first.
     pub center: bool,
     /// Norms of the stream have biases.
     pub bias: bool,
+    /// Embedded rows are normalized.
+    pub embedding: bool,
+    /// There is a norm after the last layer.
+    pub last: bool,
 }
 
 /// Where attention and MLP have norms.
@@ -102,17 +122,26 @@ pub enum NormPlace {
     BeforeAndAfter,
     /// `x += attention(n) + mlp(n)` with `n = norm(x)`.
     BeforeBoth,
+    /// `x += attention(x)`, then `x += mlp(norm(x))`.
+    BeforeMlp,
+    /// `x = norm(x + f(x))`.
+    AfterSum,
 }
 
 impl NormPlace {
-    /// Whether inputs of attention and MLP are normed.
-    pub fn before(self) -> bool {
-        self != Self::After
+    /// Whether inputs of attention, or what a layer has instead, are normed.
+    pub fn before_mixer(self) -> bool {
+        self != Self::BeforeMlp && self.before_mlp()
+    }
+
+    /// Whether inputs of the MLP are normed.
+    pub fn before_mlp(self) -> bool {
+        !matches!(self, Self::After | Self::AfterSum)
     }
 
     /// Whether outputs of attention and MLP are normed.
     pub fn after(self) -> bool {
-        matches!(self, Self::After | Self::BeforeAndAfter)
+        matches!(self, Self::After | Self::BeforeAndAfter | Self::AfterSum)
     }
 }
 
@@ -154,6 +183,10 @@ pub struct AttentionSpec {
     pub sinks: bool,
     /// What multiplies the attended rows.
     pub gate: OutputGate,
+    /// Rows see all others of their sequence, also those after them: nothing is kept of a sequence after its step.
+    pub both_ways: bool,
+    /// Scores fall with the distance, by slopes that follow from the number of heads.
+    pub alibi: bool,
 }
 
 /// What multiplies the rows that attention returns: the sigmoid of a product with the layer's input.
@@ -225,8 +258,10 @@ pub struct MlpSpec {
     pub activation: Activation,
     /// `down(act(gate(x)) · up(x))` instead of `down(act(up(x)))`.
     pub gated: bool,
-    /// All products have biases.
+    /// The products before the activation have biases.
     pub bias: bool,
+    /// The product after it has one.
+    pub down_bias: bool,
 }
 
 /// A mixture of experts.
@@ -283,7 +318,8 @@ pub struct LayerSpec {
     pub kind: LayerKind,
     /// Where what mixes the tokens and the MLP have norms.
     pub norms: NormPlace,
-    /// Number of keys that a query sees, including its own; `None`: all.
+    /// Number of keys that a query sees, including its own; with [`AttentionSpec::both_ways`], how far it sees in each
+    /// direction. `None`: all.
     pub window: Option<u32>,
     /// Index into [`ModelSpec::ropes`]; `None`: a layer without rotary embeddings.
     pub rope: Option<usize>,
@@ -302,6 +338,11 @@ pub struct LayerSpec {
 }
 
 impl ModelSpec {
+    /// Whether it gives vectors only: sequences are computed whole, and no token follows from them.
+    pub fn is_encoder(&self) -> bool {
+        self.attention.both_ways
+    }
+
     /// Elements of a row of q of a layer.
     pub fn query_columns(&self, layer: &LayerSpec) -> u32 {
         self.query_heads * layer.head_dim

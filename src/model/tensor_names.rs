@@ -1,10 +1,12 @@
 //! Tensor names in each family's checkpoints: one [`TensorNames`] table per naming scheme.
 
+mod encoders;
 mod experts;
 mod state;
 
 use super::layer_weight::LayerWeight::{self, *};
 
+pub(super) use encoders::{BERT, GTE, JINA_BERT, JINA_V3, MODERN_BERT, NOMIC_BERT};
 pub(super) use experts::{
     AFMOE, ERNIE4_5_MOE, EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MINIMAX_M2, MIXTRAL,
     QWEN3_VL_MOE,
@@ -24,6 +26,10 @@ pub(super) struct TensorNames {
     pub(super) layer_embedding: [&'static str; 3],
     pub(super) head: &'static str,
     pub(super) head_bias: &'static str,
+    /// Of encoders: the norm of embedded rows, its bias, and the tables of positions and of token types.
+    pub(super) embedding_norm: [&'static str; 2],
+    pub(super) positions: &'static str,
+    pub(super) texts: &'static str,
     pub(super) layer: &'static [&'static [LayerNames]],
 }
 
@@ -55,6 +61,8 @@ pub(super) enum Order {
     HeadKeys,
     /// The values' part of the same tensor: `[heads, values, columns]`.
     HeadValues,
+    /// Up, then gate.
+    UpFirst,
     /// q, k and v; each head of q is followed by as many rows of its output's gate.
     GatedHeads,
     /// The input of a state: z, channels, gates.
@@ -305,6 +313,9 @@ pub(super) const HUGGING_FACE: TensorNames = TensorNames {
     ],
     head: "lm_head.weight",
     head_bias: "lm_head.bias",
+    embedding_norm: ["", ""],
+    positions: "",
+    texts: "",
     layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP],
 };
 
@@ -696,14 +707,17 @@ pub(super) enum Nesting {
     Outer,
     /// `model.…` lacks this prefix: saved from the class without a head, as embedding models are.
     Bare,
+    /// Everything has this prefix: saved from a class with a head.
+    Within(&'static str),
 }
 
 impl Nesting {
     /// The nesting with which `exists` knows `name`.
     pub(super) fn find(name: &str, exists: impl Fn(&str) -> bool) -> Self {
+        let within = ["bert.", "roberta.", "new.", "model."].map(Self::Within);
         let nestings = [Self::Plain, Self::Inner, Self::Outer, Self::Bare];
+        let mut nestings = nestings.into_iter().chain(within);
         nestings
-            .into_iter()
             .find(|nesting| exists(&nesting.of(name)))
             .unwrap_or(Self::Plain)
     }
@@ -718,6 +732,7 @@ impl Nesting {
             (Self::Inner, Some(rest)) => format!("model.language_model.{rest}"),
             (Self::Outer, _) => format!("language_model.{name}"),
             (Self::Bare, Some(rest)) => rest.into(),
+            (Self::Within(prefix), _) => format!("{prefix}{name}"),
             _ => name.into(),
         }
     }

@@ -148,6 +148,7 @@ impl WeightTable {
         table.compute_ropes(spec);
         table.compute_norms(spec);
         table.compute_head_norms(spec);
+        table.compute_slopes(spec);
         Ok(table)
     }
 
@@ -163,7 +164,7 @@ impl WeightTable {
 
     /// Computes the weights of norms of embedded rows, q and k that have none.
     fn compute_head_norms(&mut self, spec: &ModelSpec) {
-        if spec.norm.embedding {
+        if spec.norm.embedding && spec.tensors.embedding_norm[0].is_empty() {
             self.compute("embedding_norm".into(), vec![1.0; spec.hidden as usize]);
         }
         if spec.attention.head_norms != HeadNorms::Unweighted {
@@ -209,6 +210,21 @@ impl WeightTable {
             let values = vec![spec.factors.state * GatedNormSpec::NONE_ROOT; norm.run as usize];
             self.compute(LayerWeight::StateNorm.of_layer(index), values);
         }
+    }
+
+    /// Computes the slopes by which scores fall with the distance, one for each query head (ALiBi).
+    fn compute_slopes(&mut self, spec: &ModelSpec) {
+        if !spec.attention.alibi {
+            return;
+        }
+        let weight = Weight {
+            rows: 1,
+            columns: spec.query_heads,
+            sections: f32_row(),
+            experts: 1,
+            content: Content::Computed(slopes(spec.query_heads)),
+        };
+        self.weights.insert("slopes".into(), weight);
     }
 
     /// The weight called `name` in the plan.
@@ -269,6 +285,17 @@ impl WeightTable {
         clear_slots(plan, own.len(), &mut write).map_err(UploadError::Write)?;
         Ok(source.check()?)
     }
+}
+
+/// The slopes of ALiBi: 2^(−8i/n) for n heads, a power of two; otherwise those of the power of two below, then every
+/// second one of twice that power.
+fn slopes(heads: u32) -> Vec<f32> {
+    let below = 1 << heads.ilog2();
+    let of_power =
+        |heads: u32, head: u32| (-8.0 * f64::from(head + 1) / f64::from(heads)).exp2() as f32;
+    let first = (0..below).map(|head| of_power(below, head));
+    let rest = (0..heads - below).map(|head| of_power(2 * below, 2 * head));
+    first.chain(rest).collect()
 }
 
 /// Writes zeros to the slots for adapters, the weights of a plan from `first` on.

@@ -6,8 +6,8 @@
 //! exactly as the buffer would have rounded them.
 
 use super::{
-    AttendPaged, BufferId, GatedActivation, MatMul, NormOptions, Plan, RmsNorm, RopeStoreKv, Step,
-    Up,
+    Activation, AttendPaged, BufferId, GatedActivation, MatMul, NormOptions, Plan, RmsNorm,
+    RopeStoreKv, Step, Up,
 };
 
 /// A product with the adjacent steps fused into it.
@@ -54,6 +54,7 @@ pub fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
             if gated.gate_up == product.out
                 && gated.up == Up::SecondHalf
                 && gated.numbers.is_none()
+                && !matches!(gated.activation, Activation::Gelu | Activation::Relu)
                 && !product.accumulate
                 && !is_read_later(plan, product.out, &rest[at + 2..]) =>
         {

@@ -10,6 +10,9 @@ pub const NONE: u32 = u32::MAX;
 /// Marks a token id that is not known to the host yet: it stands for `feed[id & !FEED]`, the token that the device
 /// sampled into that feed slot.
 pub const FEED: u32 = 1 << 31;
+/// Marks the id of a token of the second text of a pair, whose token type is 1. Only models with a table of types have
+/// such tokens.
+pub const SECOND_TEXT: u32 = 1 << 30;
 /// Maximum of [`SampleRow::top_logprobs`]. Beam search needs as many for 16 beams of a model whose answers end in many
 /// ways; a request that samples may ask for 20.
 pub const TOP_LOGPROBS_MAX: u32 = 256;
@@ -226,7 +229,7 @@ pub struct BiasEntry {
 /// One batch, flattened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchInputs {
-    /// Per token row: a token id, or [`FEED`]` | slot`.
+    /// Per token row: a token id, which [`SECOND_TEXT`] may mark, or [`FEED`]` | slot`.
     pub token_ids: Vec<u32>,
     /// Position of each token row in its sequence.
     pub positions: Vec<u32>,

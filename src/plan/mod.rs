@@ -148,6 +148,7 @@ impl Plan {
             kv_layers,
             state_layers,
             vocab: self.vocab,
+            positions_max: self.positions_max,
         }
     }
 
@@ -187,6 +188,14 @@ impl Plan {
             .iter()
             .find(|(name, _)| *name == tail)
             .map_or(&[], |(_, steps)| steps)
+    }
+
+    /// Whether rows see those after them, so that a batch has all rows of each of its sequences, and nothing is kept of
+    /// a sequence.
+    pub fn computes_whole_sequences(&self) -> bool {
+        self.body
+            .iter()
+            .any(|step| matches!(step, Step::AttendRows(_)))
     }
 
     /// Columns of the rows that the pool tail sums; 0 if the plan has no pool tail.

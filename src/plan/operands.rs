@@ -207,6 +207,8 @@ pub struct Operands<'a> {
     pub state_layers: &'a [StateLayer],
     /// Vocabulary size: token ids are below this.
     pub vocab: u32,
+    /// Maximum number of positions: positions are below this.
+    pub positions_max: u32,
 }
 
 impl<'a> Operands<'a> {

@@ -140,6 +140,8 @@ impl Display for Activation {
         match self {
             Self::Silu => f.write_str("silu"),
             Self::GeluTanh => f.write_str("gelu_tanh"),
+            Self::Gelu => f.write_str("gelu"),
+            Self::Relu => f.write_str("relu"),
             Self::ClampedSwiglu { alpha, limit } => {
                 write!(f, "clamped_swiglu alpha {alpha} limit {limit}")
             }

@@ -6,9 +6,9 @@ use super::fixture::{
     relative, sample_all,
 };
 use super::{RowKind, Shapes, matmul};
-use crate::plan::inputs::FEED;
+use crate::plan::inputs::{FEED, SECOND_TEXT};
 use crate::plan::{
-    Activation, BufferId, Embed, GatedActivation, Gates, NormOptions, RmsNorm, Rows, Sample,
+    Activation, BufferId, Embed, GatedActivation, Gates, NormOptions, RmsNorm, RowId, Rows, Sample,
     ScaleLogits, Step, Storage, Tail, Up, WeightFormat,
 };
 
@@ -23,6 +23,11 @@ pub(super) fn fixtures(rows: RowKind, shapes: Shapes) -> Vec<Fixture> {
     for format in WeightFormat::ALL {
         for &columns in shapes.of(&[8, 40, 1000]) {
             fixtures.push(embed(storage, format, columns));
+        }
+    }
+    for format in DENSE {
+        for &columns in shapes.of(&[8, 40, 1000]) {
+            fixtures.extend([RowId::Position(2), RowId::Text].map(|id| table(format, columns, id)));
         }
     }
     for format in DENSE {
@@ -54,6 +59,8 @@ fn embed(storage: Storage, format: WeightFormat, columns: u32) -> Fixture {
     let out = fixture.buffer("out", Rows::Tokens, columns, storage);
     fixture.push(Step::Embed(Embed {
         table,
+        id: RowId::Token,
+        accumulate: false,
         scale: 3.7,
         out,
     }));
@@ -67,6 +74,37 @@ fn embed(storage: Storage, format: WeightFormat, columns: u32) -> Fixture {
             run.mutants.push(Mutant::SwapTokens(0, rows / 2));
         }
         expect_rows(&fixture, &mut run, out, rows, relative(RELATIVE));
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// Rows by position or by text, which are added to others.
+fn table(format: WeightFormat, columns: u32, id: RowId) -> Fixture {
+    let mut fixture = Fixture::new("embed", format!("{format} of {id:?}"));
+    let mut noise = Noise::new(&format!("table {format:?} {columns} {id:?}"));
+    fixture.plan.positions_max = 64;
+    let rows = if id == RowId::Text { 2 } else { 66 };
+    let values = noise.values((rows * columns) as usize);
+    let table = fixture.weight("table", rows, format, &values);
+    let out = fixture.buffer("out", Rows::Tokens, columns, Storage::F32);
+    fixture.push(Step::Embed(Embed {
+        table,
+        id,
+        scale: 1.5,
+        accumulate: true,
+        out,
+    }));
+    for rows in [1, 17, 64] {
+        let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
+        for row in (0..rows).filter(|row| row % 3 == 1) {
+            run.inputs.token_ids[row as usize] |= SECOND_TEXT;
+        }
+        if rows > 1 && id == RowId::Text {
+            run.mutants.push(Mutant::SwapTokens(0, 1));
+        }
+        expect_rows(&fixture, &mut run, out, rows, relative(RELATIVE));
+        add_to(&mut run, noise.values((rows * columns) as usize));
         fixture.runs.push(run);
     }
     fixture
@@ -279,7 +317,7 @@ struct Gated {
     place: Place,
 }
 
-const ACTIVATIONS: [Gated; 7] = [
+const ACTIVATIONS: [Gated; 11] = [
     Gated {
         name: "silu",
         activation: Activation::Silu,
@@ -298,6 +336,26 @@ const ACTIVATIONS: [Gated; 7] = [
     Gated {
         name: "gelu_tanh, no up",
         activation: Activation::GeluTanh,
+        place: Place::Nowhere,
+    },
+    Gated {
+        name: "gelu",
+        activation: Activation::Gelu,
+        place: Place::SecondHalf,
+    },
+    Gated {
+        name: "gelu, no up",
+        activation: Activation::Gelu,
+        place: Place::Nowhere,
+    },
+    Gated {
+        name: "relu",
+        activation: Activation::Relu,
+        place: Place::SecondHalf,
+    },
+    Gated {
+        name: "relu, no up",
+        activation: Activation::Relu,
         place: Place::Nowhere,
     },
     Gated {

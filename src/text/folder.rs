@@ -7,6 +7,15 @@ use tokenizers::AddedToken;
 /// Folder of further chat templates, one a file; the file's stem is the template's name.
 pub const MORE_TEMPLATES: &str = "additional_chat_templates/";
 
+/// The list of modules of sentence-transformers.
+pub(super) const MODULES: &str = "modules.json";
+/// How rows are pooled.
+pub(super) const POOLING: &str = "1_Pooling/config.json";
+/// Prompts.
+pub(super) const PROMPTS: &str = "config_sentence_transformers.json";
+/// The length of a text.
+pub(super) const LENGTH: &str = "sentence_bert_config.json";
+
 /// The text files of a checkpoint's folder; any may be missing.
 #[derive(Clone, Debug, Default)]
 pub struct TextFolder {
@@ -16,16 +25,22 @@ pub struct TextFolder {
     added_tokens: Option<Vec<u8>>,
     template: Option<Vec<u8>>,
     more_templates: Vec<(String, Vec<u8>)>,
+    /// Files of sentence-transformers.
+    sentence: Vec<(&'static str, Vec<u8>)>,
 }
 
 impl TextFolder {
     /// Names of the files with one name.
-    pub const NAMES: [&str; 5] = [
+    pub const NAMES: [&str; 9] = [
         "tokenizer.json",
         "tokenizer_config.json",
         "special_tokens_map.json",
         "added_tokens.json",
         "chat_template.jinja",
+        MODULES,
+        POOLING,
+        PROMPTS,
+        LENGTH,
     ];
 
     /// Puts a file's content under its name. Other names than [`Self::NAMES`] and `additional_chat_templates/*.jinja`
@@ -37,6 +52,10 @@ impl TextFolder {
             "special_tokens_map.json" => self.special_tokens_map = Some(bytes),
             "added_tokens.json" => self.added_tokens = Some(bytes),
             "chat_template.jinja" => self.template = Some(bytes),
+            _ if sentence_file(name).is_some() => {
+                self.sentence
+                    .extend(sentence_file(name).map(|own| (own, bytes)));
+            }
             _ => {
                 let name = name
                     .strip_prefix(MORE_TEMPLATES)
@@ -51,6 +70,12 @@ impl TextFolder {
         files
             .into_iter()
             .for_each(|(name, bytes)| self.insert(name, bytes));
+    }
+
+    /// A file of sentence-transformers, if it is there.
+    pub(super) fn sentence(&self, name: &str) -> Option<&[u8]> {
+        let found = self.sentence.iter().find(|(known, _)| *known == name);
+        found.map(|(_, bytes)| bytes.as_slice())
     }
 
     /// tokenizer_config.json with what the other files add to it.
@@ -136,6 +161,12 @@ impl TextFolder {
     }
 }
 
+/// The name of a file of sentence-transformers.
+fn sentence_file(name: &str) -> Option<&'static str> {
+    let names = [MODULES, POOLING, PROMPTS, LENGTH];
+    names.into_iter().find(|known| *known == name)
+}
+
 fn template_entry(name: &str, text: &str) -> Value {
     serde_json::json!({"name": name, "template": text})
 }
@@ -171,7 +202,7 @@ fn special_token(value: &Value) -> Option<AddedToken> {
     }
 }
 
-fn object(name: &str, bytes: Option<&[u8]>) -> Result<Map<String, Value>, TextError> {
+pub(super) fn object(name: &str, bytes: Option<&[u8]>) -> Result<Map<String, Value>, TextError> {
     let object = bytes.map(serde_json::from_slice).transpose();
     let object = object.map_err(|error| TextError::File {
         name: name.to_owned(),

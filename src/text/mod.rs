@@ -23,6 +23,7 @@ mod lines;
 mod literal;
 mod marks;
 mod python;
+pub mod sentence;
 mod stream;
 mod template;
 mod template_caps;
@@ -43,6 +44,7 @@ pub use grammar::{
 };
 pub use infill::{Gap, Infill};
 pub use lines::LineLimits;
+pub use sentence::SentenceModel;
 pub use stream::{StopStrings, TextPiece, TextStream, Utf8Stream};
 pub use template::{ChatInput, ChatTemplate, RESERVED_KWARGS, TemplateError};
 pub use template_caps::TemplateCaps;
@@ -65,6 +67,8 @@ pub struct TextModel {
     pub template: Option<ChatTemplate>,
     /// Content of tokenizer_config.json and special_tokens_map.json, with the chat template in use.
     pub config: Map<String, Value>,
+    /// What files of sentence-transformers say of vectors, if there are any.
+    pub sentence: Option<SentenceModel>,
 }
 
 /// A text file of a checkpoint is invalid.
@@ -138,7 +142,11 @@ impl TextModel {
             .as_deref()
             .map(|json| Tokenizer::with_added(json, added))
             .transpose()?;
-        Self::new(tokenizer, config, own)
+        let sentence = SentenceModel::read(|name| folder.sentence(name))?;
+        Ok(Self {
+            sentence,
+            ..Self::new(tokenizer, config, own)?
+        })
     }
 
     /// [`Self::from_parts`], with a tokenizer that was read before.
@@ -169,6 +177,7 @@ impl TextModel {
             tokenizer: tokenizer.map(Arc::new),
             template,
             config,
+            sentence: None,
         })
     }
 

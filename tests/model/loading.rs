@@ -772,8 +772,8 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
         "partial_rotary_factor is 0.01: it rotates 0 of 16 elements, not an even number",
     ),
     (
-        r#"{"hidden_act": "relu"}"#,
-        r#"hidden_act is "relu", not silu, gelu_pytorch_tanh, relu2 or xielu"#,
+        r#"{"hidden_act": "mish"}"#,
+        r#"hidden_act is "mish", not silu, gelu, gelu_pytorch_tanh, relu, relu2 or xielu"#,
     ),
     (
         r#"{"tie_word_embeddings": "no"}"#,

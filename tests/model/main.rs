@@ -15,6 +15,7 @@ mod cuda;
 #[cfg(all(feature = "cuda", unix))]
 #[path = "../support/cuda.rs"]
 mod emulator;
+mod encoders;
 mod fit;
 mod gguf;
 mod gguf_reader;

@@ -9,19 +9,17 @@ use std::sync::LazyLock;
 pub(crate) fn model(path: &str) -> PathBuf {
     static GOLDEN: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden"));
     static NEWER: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-newer"));
+    static ENCODERS: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-encoders"));
+    static FORMATS: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-formats"));
     static GGUF: LazyLock<PathBuf> = LazyLock::new(|| unpacked("gguf"));
     static LORA: LazyLock<PathBuf> = LazyLock::new(|| unpacked("lora"));
-    static FORMATS: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-formats"));
-    let folder = if path.starts_with("golden-lora") {
-        &LORA
-    } else if path.starts_with("golden-formats") {
-        &FORMATS
-    } else if path.starts_with("golden") && GOLDEN.join(path).exists() {
-        &GOLDEN
-    } else if path.starts_with("golden") {
-        &NEWER
-    } else {
-        &GGUF
+    let folder = match path.split('/').next().unwrap_or(path) {
+        "golden-lora" => &LORA,
+        "golden-formats" => &FORMATS,
+        "encoders" => &ENCODERS,
+        "golden" if GOLDEN.join(path).exists() => &GOLDEN,
+        "golden" => &NEWER,
+        _ => &GGUF,
     };
     folder.join(path)
 }

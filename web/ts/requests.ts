@@ -212,7 +212,7 @@ export interface VectorFields {
   endianness?: "native" | "little" | "big" | null;
   /** Elements to keep of each vector. */
   dimensions?: number | null;
-  /** The hidden state of the last token (the default) or the mean over all tokens. */
+  /** The hidden state of the last token, or the mean over all; by default as the model's files say. */
   pooling?: "last" | "mean" | null;
   /** Scale vectors to length one. */
   normalize?: boolean | null;
@@ -767,7 +767,7 @@ export interface LlamaEmbeddingRequest
   } | Array<string | Array<string | number> | {
     prompt_string?: string;
   }> | null;
-  /** The hidden state of the last token (the default) or the mean over all tokens. */
+  /** The hidden state of the last token, or the mean over all; by default as the model's files say. */
   pooling?: "last" | "mean" | null;
   /** How vectors are scaled: 2 to length one, -1 not at all. */
   embd_normalize?: 2 | -1 | null;

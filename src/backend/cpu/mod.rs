@@ -9,6 +9,7 @@
 //! same order.
 
 mod attend_paged;
+mod attend_rows;
 mod context;
 mod copy_blocks;
 mod decode;
@@ -28,6 +29,7 @@ mod product;
 mod rms_norm;
 mod rope_store_kv;
 mod rope_store_latent;
+mod rotate_rows;
 mod rotations;
 mod route_adapters;
 mod route_experts;
@@ -236,6 +238,8 @@ fn run_step(
         Step::RopeStoreKv(step) => rope_store_kv::run(step, loaded, team, inputs),
         Step::RopeStoreLatent(step) => rope_store_latent::run(step, loaded, team, inputs),
         Step::AttendPaged(step) => attend_paged::run(step, loaded, team, arena, inputs),
+        Step::RotateRows(step) => rotate_rows::run(step, loaded, team, inputs),
+        Step::AttendRows(step) => attend_rows::run(step, loaded, team, arena, inputs),
         Step::ShortConvolution(step) => short_convolution::run(step, loaded, team, arena, inputs),
         Step::StateScan(step) => state_scan::run(step, loaded, team, inputs),
         Step::GatedNorm(step) => gated_norm::run(step, loaded, team, inputs),
@@ -243,10 +247,25 @@ fn run_step(
         Step::RouteExperts(step) => route_experts::run(step, loaded, arena, inputs),
         Step::RouteAdapters(step) => route_adapters::run(step, loaded, inputs),
         Step::MatMulExperts(step) => matmul_experts::run(step, loaded, team, arena, inputs),
+        Step::GatherRows(_) | Step::ScaleLogits(_) | Step::Sample(_) | Step::Pool(_) => {
+            run_step_of_tail(step, loaded, team, inputs, results);
+        }
+    }
+}
+
+fn run_step_of_tail(
+    step: &Step,
+    loaded: &mut Loaded,
+    team: &mut Team,
+    inputs: &BatchInputs,
+    results: &mut Results,
+) {
+    match step {
         Step::GatherRows(step) => gather_rows::run(step, loaded, inputs),
         Step::ScaleLogits(step) => scale_logits::run(step, loaded, team, inputs),
         Step::Sample(step) => results.sampled = sample::run(step, loaded, team, inputs),
         Step::Pool(step) => results.pooled = pool::run(step, loaded, inputs),
+        _ => unreachable!("{} is no step of a tail alone", step.stem()),
     }
 }
 

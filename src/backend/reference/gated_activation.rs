@@ -16,6 +16,8 @@ fn gated(activation: Activation, numbers: &[f32], gate: f64, up: f64) -> f64 {
                 (2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044_715 * gate * gate * gate);
             0.5 * gate * (1.0 + inner.tanh()) * up
         }
+        Activation::Gelu => 0.5 * gate * (1.0 + erf(gate * std::f64::consts::FRAC_1_SQRT_2)) * up,
+        Activation::Relu => gate.max(0.0) * up,
         Activation::ClampedSwiglu { alpha, limit } => {
             let (alpha, limit) = (f64::from(alpha), f64::from(limit));
             let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
@@ -34,6 +36,19 @@ fn gated(activation: Activation, numbers: &[f32], gate: f64, up: f64) -> f64 {
             (curved + beta * gate) * up
         }
     }
+}
+
+/// The error function, by its series `2/√π · e^(−x²) · Σ 2ⁿ x^(2n + 1) / (2n + 1)!!`, whose terms are all of one sign.
+pub(in crate::backend) fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..150 {
+        term *= 2.0 * x * x / f64::from(2 * n + 1);
+        sum += term;
+    }
+    std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
 }
 
 fn softplus(x: f64) -> f64 {

@@ -6,6 +6,7 @@
 //! not depend on the number of threads or on the rest of the batch.
 
 mod attend_paged;
+mod attend_rows;
 mod copy_blocks;
 mod dot;
 mod embed;
@@ -21,6 +22,7 @@ mod pool;
 mod rms_norm;
 mod rope_store_kv;
 mod rope_store_latent;
+mod rotate_rows;
 mod route_adapters;
 mod route_experts;
 pub mod sample;
@@ -223,28 +225,34 @@ fn run(loaded: &mut LoadedPlan, inputs: &BatchInputs) -> Results {
     let mut results = Results::default();
     for step in plan.body.iter().chain(tails) {
         loaded.begin(step);
-        match step {
-            Step::CopyBlocks(_) => copy_blocks::run(loaded, inputs),
-            Step::Embed(step) => embed::run(step, loaded, inputs),
-            Step::RmsNorm(step) => rms_norm::run(step, loaded, inputs),
-            Step::MatMul(step) => matmul::run(step, loaded, inputs),
-            Step::RopeStoreKv(step) => rope_store_kv::run(step, loaded, inputs),
-            Step::RopeStoreLatent(step) => rope_store_latent::run(step, loaded, inputs),
-            Step::AttendPaged(step) => attend_paged::run(step, loaded, inputs),
-            Step::ShortConvolution(step) => short_convolution::run(step, loaded, inputs),
-            Step::StateScan(step) => state_scan::run(step, loaded, inputs),
-            Step::GatedNorm(step) => gated_norm::run(step, loaded, inputs),
-            Step::GatedActivation(step) => gated_activation::run(step, loaded, inputs),
-            Step::RouteExperts(step) => route_experts::run(step, loaded, inputs),
-            Step::RouteAdapters(step) => route_adapters::run(step, loaded, inputs),
-            Step::MatMulExperts(step) => matmul_experts::run(step, loaded, inputs),
-            Step::GatherRows(step) => gather_rows::run(step, loaded, inputs),
-            Step::ScaleLogits(step) => scale_logits::run(step, loaded, inputs),
-            Step::Sample(step) => results.sampled = sample::run(step, loaded, inputs),
-            Step::Pool(step) => results.pooled = pool::run(step, loaded, inputs),
-        }
+        run_step(step, loaded, inputs, &mut results);
     }
     results
+}
+
+fn run_step(step: &Step, loaded: &mut LoadedPlan, inputs: &BatchInputs, results: &mut Results) {
+    match step {
+        Step::CopyBlocks(_) => copy_blocks::run(loaded, inputs),
+        Step::Embed(step) => embed::run(step, loaded, inputs),
+        Step::RmsNorm(step) => rms_norm::run(step, loaded, inputs),
+        Step::MatMul(step) => matmul::run(step, loaded, inputs),
+        Step::RopeStoreKv(step) => rope_store_kv::run(step, loaded, inputs),
+        Step::RopeStoreLatent(step) => rope_store_latent::run(step, loaded, inputs),
+        Step::AttendPaged(step) => attend_paged::run(step, loaded, inputs),
+        Step::RotateRows(step) => rotate_rows::run(step, loaded, inputs),
+        Step::AttendRows(step) => attend_rows::run(step, loaded, inputs),
+        Step::ShortConvolution(step) => short_convolution::run(step, loaded, inputs),
+        Step::StateScan(step) => state_scan::run(step, loaded, inputs),
+        Step::GatedNorm(step) => gated_norm::run(step, loaded, inputs),
+        Step::GatedActivation(step) => gated_activation::run(step, loaded, inputs),
+        Step::RouteExperts(step) => route_experts::run(step, loaded, inputs),
+        Step::RouteAdapters(step) => route_adapters::run(step, loaded, inputs),
+        Step::MatMulExperts(step) => matmul_experts::run(step, loaded, inputs),
+        Step::GatherRows(step) => gather_rows::run(step, loaded, inputs),
+        Step::ScaleLogits(step) => scale_logits::run(step, loaded, inputs),
+        Step::Sample(step) => results.sampled = sample::run(step, loaded, inputs),
+        Step::Pool(step) => results.pooled = pool::run(step, loaded, inputs),
+    }
 }
 
 #[cfg(test)]

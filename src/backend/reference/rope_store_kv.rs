@@ -14,7 +14,7 @@ use super::loaded::LoadedPlan;
 use super::memory::KvStore;
 use super::rms_norm::{Norm, factor, inverse_rms};
 use crate::plan::inputs::{BatchInputs, NONE};
-use crate::plan::{HeadNorm, QueryGrowth, RopeStoreKv, Storage, StoreOptions};
+use crate::plan::{HeadNorm, QueryGrowth, Rope, RopeStoreKv, Storage, StoreOptions};
 
 /// Runs the step.
 pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
@@ -109,6 +109,19 @@ pub(super) struct Transform {
 impl Transform {
     /// Norms and rotation of a step, with decoded weights.
     fn of(step: &RopeStoreKv, loaded: &LoadedPlan) -> Self {
+        let options = step.options;
+        Self {
+            options,
+            ..Self::new([step.q_norm, step.k_norm], step.rope, loaded)
+        }
+    }
+
+    /// Norms of q and k and their rotation, with decoded weights.
+    pub(super) fn new(
+        norms: [Option<HeadNorm>; 2],
+        rope: Option<Rope>,
+        loaded: &LoadedPlan,
+    ) -> Self {
         let norm = |norm: HeadNorm| {
             let weights = Norm {
                 weight: loaded.weight(norm.weight).vector(),
@@ -117,7 +130,7 @@ impl Transform {
             };
             (weights, norm.after_rotation)
         };
-        let rotation = step.rope.map(|rope| {
+        let rotation = rope.map(|rope| {
             let frequencies = loaded.weight(rope.frequencies).vector();
             assert_eq!(
                 frequencies.len() * 2,
@@ -130,16 +143,17 @@ impl Transform {
                 scale: rope.scale,
             }
         });
+        let [q_norm, k_norm] = norms.map(|of| of.map(norm));
         Self {
-            q_norm: step.q_norm.map(norm),
-            k_norm: step.k_norm.map(norm),
+            q_norm,
+            k_norm,
             rotation,
-            options: step.options,
+            options: StoreOptions::default(),
         }
     }
 
     /// Norm and rotation of a row of q or k.
-    fn turn(
+    pub(super) fn turn(
         &self,
         row: &[f32],
         norm: &Option<(Norm, bool)>,

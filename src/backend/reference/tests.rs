@@ -4,7 +4,7 @@ use super::*;
 use crate::plan::inputs::{DrawParams, GroupInputs, NONE, SampleRow, SequenceRows};
 use crate::plan::{
     AttendPaged, CopyBlocks, Embed, GatherRows, KvFormat, KvGroup, KvLayer, MatMul, RopeStoreKv,
-    Rows, Sample, StoreOptions, Tail, WeightFormat,
+    RowId, Rows, Sample, StoreOptions, Tail, WeightFormat,
 };
 use crate::platform::block_on;
 
@@ -45,6 +45,8 @@ fn plan() -> Plan {
         Step::CopyBlocks(CopyBlocks),
         Step::Embed(Embed {
             table,
+            id: RowId::Token,
+            accumulate: false,
             scale: 1.0,
             out: x,
         }),

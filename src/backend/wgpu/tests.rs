@@ -4,8 +4,8 @@ use super::super::{Backend as _, Inspect as _, KvHalf};
 use super::*;
 use crate::plan::inputs::{GroupInputs, NONE, SampleRow, SequenceRows};
 use crate::plan::{
-    AttendPaged, BufferId, CopyBlocks, Embed, KvFormat, KvGroup, KvLayer, MatMul, Rows, Step,
-    WeightFormat,
+    AttendPaged, BufferId, CopyBlocks, Embed, KvFormat, KvGroup, KvLayer, MatMul, RowId, Rows,
+    Step, WeightFormat,
 };
 use pollster::block_on;
 
@@ -67,6 +67,8 @@ fn plan(vocab: u32) -> (Arc<Plan>, BufferId) {
     plan.body.push(Step::CopyBlocks(CopyBlocks));
     plan.body.push(Step::Embed(Embed {
         table,
+        id: RowId::Token,
+        accumulate: false,
         scale: 1.0,
         out: x,
     }));

@@ -9,6 +9,8 @@
 //! - A token of an answer has a step of its own, also when it is forced, or computed again after a preemption.
 //! - Only whole chunks of prompts are shared, and those of prompts whose logprobs are reported are not, because their
 //!   chunks are smaller. What follows from the cache is then cut as without it.
+//!
+//! A model whose rows see those after them computes each sequence in one step, always.
 
 use super::prompt_outputs::scorable;
 use super::{BatchBuilder, Claim, Demand, Limits, Scheduler};
@@ -20,6 +22,9 @@ impl Scheduler {
     pub(super) fn chunk(&self, sequence: &Sequence, builder: &BatchBuilder) -> u32 {
         let missing = sequence.missing();
         let left = builder.tokens_left.min(scorable(sequence, builder));
+        if self.limits.is_whole() {
+            return if missing <= left { missing } else { 0 };
+        }
         if !self.limits.deterministic {
             let next = self.memory.tokens_to_snapshot(&sequence.holding);
             return missing.min(left).min(next);

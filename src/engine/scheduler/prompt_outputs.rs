@@ -23,17 +23,21 @@ impl Scheduler {
         let end = sequence.holding.computed.min(sequence.states_needed());
         let last = sequence.holding.computed == sequence.prompt_len();
         match sequence.request.pooling {
-            Some(Pooling::Last) if last => builder.batch.pools.push(Pool {
-                sequence: id,
-                row,
-                count: 1,
-                last,
-            }),
+            Some(pooling @ (Pooling::First | Pooling::Last)) if last => {
+                builder.batch.pools.push(Pool {
+                    sequence: id,
+                    row,
+                    count: 1,
+                    of_first: pooling == Pooling::First,
+                    last,
+                });
+            }
             Some(Pooling::Mean) if first < end => {
                 builder.batch.pools.push(Pool {
                     sequence: id,
                     row,
                     count: end - first,
+                    of_first: false,
                     last,
                 });
             }

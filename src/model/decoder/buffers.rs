@@ -1,6 +1,6 @@
 //! The row buffers of a decoder's plan.
 
-use super::super::spec::{LatentSpec, ModelSpec};
+use super::super::spec::{LatentSpec, ModelSpec, NormPlace};
 use crate::plan::{BufferId, Plan, Rows, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +9,10 @@ pub(super) struct Buffers {
     /// Residual stream.
     pub(super) x: BufferId,
     pub(super) normed: BufferId,
+    /// The other buffer of a stream whose norms are part of it, or that begins with one.
+    pub(super) other: Option<BufferId>,
+    /// q and k of rows that see each other, rotated.
+    pub(super) rotated: BTreeMap<u32, BufferId>,
     pub(super) qkv: BTreeMap<u32, BufferId>,
     pub(super) q: BTreeMap<u32, BufferId>,
     pub(super) attended: BTreeMap<u32, BufferId>,
@@ -28,6 +32,12 @@ pub(super) struct Buffers {
     pub(super) combined: Option<BufferId>,
     /// Embeddings that layers have of their own.
     pub(super) layer_embedding: Option<LayerEmbeddingBuffers>,
+    /// Buffers of the LM head.
+    pub(super) head: Option<HeadBuffers>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct HeadBuffers {
     /// The rows of `x` to sample from.
     pub(super) sampled: BufferId,
     pub(super) sampled_normed: BufferId,
@@ -106,6 +116,7 @@ fn by_columns(
 
 /// The buffers of attention, by their columns.
 struct AttentionBuffers {
+    rotated: BTreeMap<u32, BufferId>,
     qkv: BTreeMap<u32, BufferId>,
     q: BTreeMap<u32, BufferId>,
     attended: BTreeMap<u32, BufferId>,
@@ -121,7 +132,19 @@ impl AttentionBuffers {
                 Some(_) => BTreeMap::new(),
                 None => by_columns(plan, &QKV, qkv(), activations),
             },
-            q: by_columns(plan, &Q, query(), activations),
+            q: if spec.is_encoder() {
+                BTreeMap::new()
+            } else {
+                by_columns(plan, &Q, query(), activations)
+            },
+            rotated: by_columns(
+                plan,
+                &ROTATED,
+                attending()
+                    .filter(|layer| spec.is_encoder() && layer.rope.is_some())
+                    .map(|layer| spec.query_columns(layer) + layer.kv_columns()),
+                activations,
+            ),
             attended: by_columns(plan, &ATTENDED, query(), activations),
         }
     }
@@ -151,6 +174,7 @@ impl MlpBuffers {
 /// Names of buffers of each kind of layer.
 const QKV: [&str; 4] = ["qkv", "qkv_2", "qkv_3", "qkv_4"];
 const Q: [&str; 2] = ["q", "q_2"];
+const ROTATED: [&str; 2] = ["rotated", "rotated_2"];
 const ATTENDED: [&str; 2] = ["attended", "attended_2"];
 const MLP: [[&str; 2]; 2] = [["gate_up", "activated"], ["gate_up_2", "activated_2"]];
 
@@ -158,15 +182,31 @@ impl Buffers {
     pub(super) fn new(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Self {
         let x = plan.buffer("x", Rows::Tokens, spec.hidden, Storage::F32);
         let normed = plan.buffer("normed", Rows::Tokens, spec.hidden, activations);
-        let AttentionBuffers { qkv, q, attended } = AttentionBuffers::new(plan, spec, activations);
+        let has_other = spec.norm.embedding
+            || spec
+                .layers
+                .iter()
+                .any(|layer| layer.norms == NormPlace::AfterSum);
+        let other = has_other.then(|| plan.buffer("x_2", Rows::Tokens, spec.hidden, Storage::F32));
+        let AttentionBuffers {
+            rotated,
+            qkv,
+            q,
+            attended,
+        } = AttentionBuffers::new(plan, spec, activations);
         let latent = spec
             .latent
             .map(|latent| LatentBuffers::new(plan, spec.query_heads, &latent, activations));
-        let after = spec.layers.iter().any(|layer| layer.norms.after());
+        let after = spec
+            .layers
+            .iter()
+            .any(|layer| layer.norms.after() && layer.norms != NormPlace::AfterSum);
         let beside = spec.experts.is_some_and(|experts| experts.beside);
         Self {
             x,
             normed,
+            other,
+            rotated,
             qkv,
             q,
             attended,
@@ -179,9 +219,16 @@ impl Buffers {
             combined: beside
                 .then(|| plan.buffer("combined", Rows::Tokens, spec.hidden, activations)),
             layer_embedding: LayerEmbeddingBuffers::new(plan, spec, activations),
-            sampled: plan.buffer("sampled", Rows::Samples, spec.hidden, Storage::F32),
-            sampled_normed: plan.buffer("sampled_normed", Rows::Samples, spec.hidden, activations),
-            logits: plan.buffer("logits", Rows::Samples, spec.vocab, Storage::F32),
+            head: (!spec.is_encoder()).then(|| HeadBuffers {
+                sampled: plan.buffer("sampled", Rows::Samples, spec.hidden, Storage::F32),
+                sampled_normed: plan.buffer(
+                    "sampled_normed",
+                    Rows::Samples,
+                    spec.hidden,
+                    activations,
+                ),
+                logits: plan.buffer("logits", Rows::Samples, spec.vocab, Storage::F32),
+            }),
         }
     }
 }

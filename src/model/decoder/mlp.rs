@@ -6,7 +6,7 @@ use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::{ExpertsSpec, LayerSpec, NormPlace};
 use crate::plan::{
     Activation, BufferId, Embed, ExpertGroups, GatedActivation, Gates, MatMul, MatMulExperts,
-    RmsNorm, RouteExperts, Routing, Step, Up,
+    RmsNorm, RouteExperts, Routing, RowId, Step, Up,
 };
 
 impl Recorder<'_> {
@@ -24,6 +24,18 @@ impl Recorder<'_> {
             _ => self.enter(steps, buffers, index, LayerWeight::MlpNorm),
         };
         let experts = if layer.experts { buffers.experts } else { None };
+        if let Some(stream) = self.other_stream(buffers, index) {
+            self.mlp(
+                steps,
+                buffers.dense[&layer.mlp],
+                index,
+                stream,
+                (true, stream),
+            );
+            let name = LayerWeight::MlpPostNorm.of_layer(index);
+            let norm = self.norm(stream, &name, false, buffers.x);
+            return steps.push(Step::RmsNorm(norm));
+        }
         let branch = if layer.norms.after() {
             buffers.branch
         } else {
@@ -131,7 +143,7 @@ impl Recorder<'_> {
         }));
         let weight = self.layer_weight(index, LayerWeight::Down);
         let bias = mlp
-            .bias
+            .down_bias
             .then(|| self.layer_weight(index, LayerWeight::DownBias));
         steps.push(Step::MatMul(MatMul {
             x: activated,
@@ -351,6 +363,8 @@ impl Recorder<'_> {
         let scale = (f64::from(columns) / 2.0).sqrt() as f32;
         steps.push(Step::Embed(Embed {
             table,
+            id: RowId::Token,
+            accumulate: false,
             scale,
             out: own.all,
         }));

@@ -2,7 +2,7 @@
 
 use super::{
     ActivationField, AttentionRow, ExpertsRow, Family, Flag, Mixers, MlpRow, MlpSize, NormsRow,
-    RopeRow, Ropes, Scales, Sizes, Windows,
+    Positions, RopeRow, Ropes, Scales, Sizes, TablesRow, Windows,
 };
 use crate::model::rope::RopeOptions;
 use crate::model::spec::{HeadNorms, NormPlace, OutputGate};
@@ -14,20 +14,26 @@ pub(in crate::model) const LLAMA: Family = Family {
     spellings: &[],
     fields: &[],
     unsupported: &[],
-    only: &[],
+    fixed: &[],
     head_bias: false,
     model_type: "llama",
+    tables: TablesRow {
+        positions: Positions::Never,
+        texts: false,
+    },
     norms: NormsRow {
         place: NormPlace::Before,
+        first: None,
         after_if: None,
         one_plus: false,
         center: false,
         bias: false,
+        embedding: false,
+        last: true,
         epsilon: "rms_norm_eps",
         epsilon_rms: None,
         epsilon_after: None,
         final_one_plus: false,
-        embedding: false,
     },
     sizes: Sizes::Same,
     mixers: Mixers::Attention,
@@ -43,6 +49,8 @@ pub(in crate::model) const LLAMA: Family = Family {
         gate: OutputGate::None,
         gate_if: None,
         latent: false,
+        both_ways: Flag::Never,
+        alibi: false,
     },
     rope: RopeRow {
         layers: Ropes::One,
@@ -56,6 +64,7 @@ pub(in crate::model) const LLAMA: Family = Family {
         activation: ActivationField::HiddenAct(Activation::Silu),
         gated: true,
         bias: Flag::Field("mlp_bias"),
+        down_bias: None,
         size: MlpSize::Field("intermediate_size"),
     },
     experts: ExpertsRow::NONE,
@@ -115,6 +124,7 @@ pub(in crate::model) const QWEN3: Family = Family {
 pub(in crate::model) const GEMMA: Family = Family {
     architecture: "GemmaForCausalLM",
     model_type: "gemma",
+    fixed: &[("use_bidirectional_attention", "false")],
     norms: NormsRow {
         one_plus: true,
         final_one_plus: true,
@@ -155,9 +165,11 @@ pub(in crate::model) const GEMMA2: Family = Family {
 pub(in crate::model) const GEMMA3: Family = Family {
     architecture: "Gemma3ForCausalLM",
     model_type: "gemma3_text",
+    fixed: &[],
     attention: AttentionRow {
         head_norms: HeadNorms::EachHead,
         windows: Windows::Pattern(6),
+        both_ways: Flag::Field("use_bidirectional_attention"),
         ..LLAMA.attention
     },
     rope: RopeRow {

@@ -331,7 +331,10 @@ pub(in crate::model) const QWEN3_VL_MOE: Family = Family {
 pub(in crate::model) const MINIMAX_M2: Family = Family {
     architecture: "MiniMaxM2ForCausalLM",
     model_type: "minimax_m2",
-    only: &[("scoring_func", "sigmoid"), ("qk_norm_type", "per_layer")],
+    fixed: &[
+        ("scoring_func", "\"sigmoid\""),
+        ("qk_norm_type", "\"per_layer\""),
+    ],
     attention: AttentionRow {
         head_norms: HeadNorms::WholeRow,
         head_norms_if: Flag::UnlessField("use_qk_norm"),
@@ -362,7 +365,7 @@ pub(in crate::model) const MINIMAX_M2: Family = Family {
 pub(in crate::model) const AFMOE: Family = Family {
     architecture: "AfmoeForCausalLM",
     model_type: "afmoe",
-    only: &[("score_func", "sigmoid")],
+    fixed: &[("score_func", "\"sigmoid\"")],
     fields: &[("sliding_window_pattern", "global_attn_every_n_layers")],
     norms: NormsRow {
         place: NormPlace::BeforeAndAfter,

@@ -50,17 +50,18 @@ fn of_model(spec: &ModelSpec) -> Vec<Required> {
     } else {
         names.embedding
     };
-    let mut required = vec![
-        whole("embedding", embedding, &[vocab, hidden]),
-        whole("final_norm", names.final_norm, &[hidden]),
-    ];
-    if !spec.tied_embeddings {
+    let mut required = vec![whole("embedding", embedding, &[vocab, hidden])];
+    if spec.norm.last {
+        required.push(whole("final_norm", names.final_norm, &[hidden]));
+    }
+    required.extend(of_encoder(spec));
+    if !spec.tied_embeddings && !spec.is_encoder() {
         required.push(whole("head", names.head, &[vocab, hidden]));
     }
     if spec.head_bias {
         required.push(whole("head_bias", names.head_bias, &[vocab]));
     }
-    if spec.norm.bias {
+    if spec.norm.bias && spec.norm.last {
         required.push(whole("final_norm_bias", names.final_norm_bias, &[hidden]));
     }
     if let Some(columns) = spec.layer_embedding.map(u64::from) {
@@ -73,6 +74,35 @@ fn of_model(spec: &ModelSpec) -> Vec<Required> {
             whole("layer_projection", projection, &[all, hidden]),
             norm,
         ]);
+    }
+    required
+}
+
+/// The norm of embedded rows, and the tables that are added to those of tokens.
+fn of_encoder(spec: &ModelSpec) -> Vec<Required> {
+    let (names, hidden) = (spec.tensors, u64::from(spec.hidden));
+    let mut required = Vec::new();
+    if spec.norm.embedding && names.embedding_norm.iter().any(|name| !name.is_empty()) {
+        let [weight, bias] = names.embedding_norm;
+        required.push(whole("embedding_norm", weight, &[hidden]));
+        // Older files have other names.
+        let (gamma, beta) = (
+            weight.replace(".weight", ".gamma"),
+            bias.replace(".bias", ".beta"),
+        );
+        required.push(whole("embedding_norm", &gamma, &[hidden]));
+        if spec.norm.bias {
+            required.push(whole("embedding_norm_bias", bias, &[hidden]));
+            required.push(whole("embedding_norm_bias", &beta, &[hidden]));
+        }
+    }
+    if let Some(first) = spec.first_position {
+        let rows = u64::from(first + spec.positions_max);
+        required.push(whole("positions", names.positions, &[rows, hidden]));
+    }
+    if spec.texts > 0 {
+        let rows = u64::from(spec.texts);
+        required.push(whole("texts", names.texts, &[rows, hidden]));
     }
     required
 }
@@ -107,8 +137,18 @@ fn parts(layer: &Layer<'_>, row: &LayerNames, sections: Sections) -> Vec<Part> {
             attention::gate_and_scale(layer, row, stored(layer, row, sections))
         }
         (_, Order::HeadKeys | Order::HeadValues) => latent::parts(layer, row),
+        (_, Order::UpFirst) => up_first(stored(layer, row, sections)),
         _ => stored(layer, row, sections),
     }
+}
+
+/// Gate, then up, of a tensor that has them the other way round.
+fn up_first(mut parts: Vec<Part>) -> Vec<Part> {
+    for part in &mut parts {
+        let rows = part.stored_rows();
+        part.runs = vec![rows / 2..rows, 0..rows / 2];
+    }
+    parts
 }
 
 /// The tensors of a row as they are stored: one for each section, or a single one that holds them all.
@@ -128,7 +168,7 @@ fn stored(layer: &Layer<'_>, row: &LayerNames, mut sections: Sections) -> Vec<Pa
     let copies = layer.copies(row.weight);
     let tensors = names.iter().map(|name| layer.tensor(name)).zip(sections);
     match row.order {
-        Order::Rows | Order::GatedHeads => {
+        Order::Rows | Order::GatedHeads | Order::UpFirst => {
             let change = layer.change(row.weight);
             let tensors: Vec<_> = tensors.collect();
             let of_expert = |expert: u32| {

@@ -22,28 +22,33 @@ type Rows<P> = &'static [(LayerWeight, fn(&Layer<'_>, &P) -> Option<Sections>)];
 /// Around attention, or what a layer has instead.
 const MIXER_NORMS: Rows<NormPlace> = &[
     (AttentionNorm, |layer, place| {
-        place.before().then(|| layer.stream_vector())
+        place.before_mixer().then(|| layer.stream_vector())
     }),
-    (AttentionNormBias, |layer, _| {
-        layer.spec.norm.bias.then(|| layer.stream_vector())
+    (AttentionNormBias, |layer, place| {
+        layer.norm_bias(place.before_mixer())
     }),
     (AttentionPostNorm, |layer, place| {
         place.after().then(|| layer.stream_vector())
+    }),
+    (AttentionPostNormBias, |layer, place| {
+        layer.norm_bias(place.after())
     }),
 ];
 
 /// Around MLP and experts.
 const MLP_NORMS: Rows<NormPlace> = &[
     (MlpNorm, |layer, place| {
-        let is_own = place.before() && *place != NormPlace::BeforeBoth;
+        let is_own = place.before_mlp() && *place != NormPlace::BeforeBoth;
         is_own.then(|| layer.stream_vector())
     }),
     (MlpNormBias, |layer, place| {
-        let is_own = layer.spec.norm.bias && *place != NormPlace::BeforeBoth;
-        is_own.then(|| layer.stream_vector())
+        layer.norm_bias(place.before_mlp() && *place != NormPlace::BeforeBoth)
     }),
     (MlpPostNorm, |layer, place| {
         place.after().then(|| layer.stream_vector())
+    }),
+    (MlpPostNormBias, |layer, place| {
+        layer.norm_bias(place.after())
     }),
 ];
 
@@ -164,7 +169,7 @@ const MLP: Rows<MlpSpec> = &[
     }),
     (Down, |layer, _| Some(layer.onto_stream(layer.own().mlp))),
     (DownBias, |layer, mlp| {
-        mlp.bias.then(|| layer.stream_vector())
+        mlp.down_bias.then(|| layer.stream_vector())
     }),
     // Two factors of one element each, and two numbers without dimension.
     (Xielu, |_, _| Some(vec![vec![1], vec![1], vec![], vec![]])),
@@ -372,6 +377,11 @@ impl<'a> Layer<'a> {
     /// A matrix whose product is added to the stream.
     fn onto_stream(&self, columns: u32) -> Sections {
         matrix(self.spec.hidden, columns)
+    }
+
+    /// The bias of a norm of the stream, if there is the norm.
+    fn norm_bias(&self, is_there: bool) -> Option<Sections> {
+        (is_there && self.spec.norm.bias).then(|| self.stream_vector())
     }
 
     /// A norm of the stream, or a bias of what is added to it.

@@ -2,15 +2,31 @@
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows, WeightId};
-use super::operation::{Access, Operation, unless};
+use super::operation::{Access, Operation, assignment, unless};
 
-/// `out[t] = table[id(t)] · scale`; the id comes from the batch or from the feed slot the sampler wrote.
+/// What of a token row selects a row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowId {
+    /// Its token: an id of the batch, or what the sampler wrote to a feed slot.
+    Token,
+    /// Its position, after so many rows for other purposes.
+    Position(u32),
+    /// Which text of a pair it belongs to: 0, or 1 for tokens marked
+    /// [`SECOND_TEXT`](crate::plan::inputs::SECOND_TEXT).
+    Text,
+}
+
+/// `out[t] (=, +=) table[id(t)] · scale`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embed {
-    /// `[vocab × hidden]`.
+    /// `[vocab × hidden]`, or as many rows as there are positions or texts.
     pub table: WeightId,
+    /// What selects a row of the table.
+    pub id: RowId,
     /// Factor of every element.
     pub scale: f32,
+    /// Add to `out`, which is f32, instead of replacing it.
+    pub accumulate: bool,
     /// `[tokens × hidden]`.
     pub out: BufferId,
 }
@@ -21,7 +37,7 @@ impl Operation for Embed {
     }
 
     fn buffers(&self) -> Vec<(BufferId, Access)> {
-        vec![(self.out, Access::Write)]
+        vec![(self.out, Access::output(self.accumulate))]
     }
 
     fn weights(&self) -> Vec<WeightId> {
@@ -30,7 +46,17 @@ impl Operation for Embed {
 
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
         let columns = operands.known_buffer(self.out).columns;
-        operands.check_weight(self.table, operands.vocab, columns)?;
+        let table = operands.known_weight(self.table);
+        let rows = match self.id {
+            RowId::Token => operands.vocab,
+            // More rows than positions are allowed, fewer are not.
+            RowId::Position(first) => table.rows.max(first.saturating_add(operands.positions_max)),
+            RowId::Text => table.rows,
+        };
+        operands.check_weight(self.table, rows, columns)?;
+        if self.accumulate {
+            operands.check_f32(self.out)?;
+        }
         operands.check_buffer(self.out, Rows::Tokens, columns)
     }
 
@@ -39,8 +65,14 @@ impl Operation for Embed {
             operands.buffer_name(self.out),
             operands.weight_name(self.table),
         );
+        let by = match self.id {
+            RowId::Token => String::new(),
+            RowId::Position(first) => format!(", by position from row {first}"),
+            RowId::Text => ", by text".into(),
+        };
+        let sign = assignment(self.accumulate);
         format!(
-            "{out} = embed({table}{})",
+            "{out} {sign} embed({table}{by}{})",
             unless(", scale ", self.scale, 1.0)
         )
     }

@@ -12,6 +12,10 @@ pub enum Activation {
     Silu,
     /// `gelu(gate) · up` with the tanh approximation.
     GeluTanh,
+    /// `½ gate (1 + erf(gate / √2)) · up`.
+    Gelu,
+    /// `max(gate, 0) · up`.
+    Relu,
     /// gpt-oss: gate ≤ limit, up in ±limit, `gate · sigmoid(alpha · gate) · (up + 1)`.
     ClampedSwiglu {
         /// Factor inside the sigmoid (1.702 for gpt-oss).

@@ -4,6 +4,7 @@
 //! its result.
 
 mod attend_paged;
+mod attend_rows;
 mod copy_blocks;
 mod embed;
 mod gated_activation;
@@ -16,6 +17,7 @@ mod pool;
 mod rms_norm;
 mod rope_store_kv;
 mod rope_store_latent;
+mod rotate_rows;
 mod route_adapters;
 mod route_experts;
 mod rules;
@@ -25,8 +27,9 @@ mod short_convolution;
 mod state_scan;
 
 pub use attend_paged::AttendPaged;
+pub use attend_rows::AttendRows;
 pub use copy_blocks::CopyBlocks;
-pub use embed::Embed;
+pub use embed::{Embed, RowId};
 pub use gated_activation::{Activation, GatedActivation, Gates, Up};
 pub use gated_norm::GatedNorm;
 pub use gather_rows::GatherRows;
@@ -37,6 +40,7 @@ pub use pool::Pool;
 pub use rms_norm::{NormOptions, RmsNorm};
 pub use rope_store_kv::{HeadNorm, QueryGrowth, Rope, RopeStoreKv, StoreOptions};
 pub use rope_store_latent::RopeStoreLatent;
+pub use rotate_rows::RotateRows;
 pub use route_adapters::RouteAdapters;
 pub use route_experts::{ExpertGroups, RouteExperts, Routing};
 pub use rules::{
@@ -69,6 +73,10 @@ pub enum Step {
     RopeStoreLatent(RopeStoreLatent),
     /// Attention over the paged KV pool.
     AttendPaged(AttendPaged),
+    /// Rotates q and k of rows.
+    RotateRows(RotateRows),
+    /// Attention of the batch's rows to each other.
+    AttendRows(AttendRows),
     /// A convolution over the last tokens, which are its state.
     ShortConvolution(ShortConvolution),
     /// A linear recurrence: the gated delta rule, or Mamba-2.
@@ -103,6 +111,8 @@ impl Step {
             Self::RopeStoreKv(step) => step,
             Self::RopeStoreLatent(step) => step,
             Self::AttendPaged(step) => step,
+            Self::RotateRows(step) => step,
+            Self::AttendRows(step) => step,
             Self::ShortConvolution(step) => step,
             Self::StateScan(step) => step,
             Self::GatedNorm(step) => step,

@@ -393,7 +393,7 @@ fields! {
         endianness: Option<&'static str> = Optional(Choice(&["native", "little", "big"])),
         /// Elements to keep of each vector.
         dimensions: Option<i64> = Optional(Integer { min: 1, max: Most::Embedding }),
-        /// The hidden state of the last token (the default) or the mean over all tokens.
+        /// The hidden state of the last token, or the mean over all; by default as the model's files say.
         pooling: Option<&'static str> = Optional(Choice(&["last", "mean"])),
         /// Scale vectors to length one.
         normalize: bool = Flag(true) => embd_normalize = EmbdNormalize => use_activation = Flag(true),
@@ -422,7 +422,7 @@ fields! {
         /// What to embed: a text, several, a list of token ids, or several lists.
         content: Option<Prompts> = Needed(Optional(PromptsKind { most: Most::Fixed(INPUTS_MAX) }))
             => input = Optional(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
-        /// The hidden state of the last token (the default) or the mean over all tokens.
+        /// The hidden state of the last token, or the mean over all; by default as the model's files say.
         pooling: Option<&'static str> = Optional(Choice(&["last", "mean"])),
         /// How vectors are scaled: 2 to length one, -1 not at all.
         embd_normalize: bool = EmbdNormalize,

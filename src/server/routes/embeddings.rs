@@ -1,11 +1,14 @@
 //! `POST /v1/embeddings`, and `POST /embedding` in llama.cpp's form: embeddings of texts or token ids. As in its
 //! server, `content` instead of `input` asks for that form on both.
 //!
-//! An embedding is the hidden state of the last token, or the mean over all tokens, after the model's final norm. It is
-//! scaled to length one unless the request disables that.
+//! An embedding is the hidden state of the first or of the last token, or the mean over all tokens, after the model's
+//! final norm: as the request says, or the model's files. It is scaled to length one unless the request disables that.
+//! `docs/embeddings.md` is for users.
 
+use crate::engine::handle::EngineInfo;
 use crate::engine::request::{
     Event, Pooling, PromptEvent, Request as EngineRequest, RequestError, SamplingParams,
+    SubmitError,
 };
 use crate::platform;
 use crate::server::guards::{Client, read_object};
@@ -20,6 +23,7 @@ use crate::server::reply::vectors::{VectorForm, Vectors};
 use crate::server::routes::chat;
 use crate::server::state::{ModelState, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, Names, name_of};
+use crate::text::sentence::RowsOfText;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
@@ -40,7 +44,8 @@ pub(crate) struct Inputs {
     prompts: Prompts,
     queueing: Queueing,
     add_special: bool,
-    pooling: Pooling,
+    /// `None`: as the model's files say.
+    pooling: Option<Pooling>,
     normalize: bool,
     /// Leave out the end of what does not fit into the context.
     pub(crate) truncates: bool,
@@ -51,13 +56,13 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    /// Normalized vectors of the last tokens.
+    /// Normalized vectors, pooled as the model's files say.
     pub(crate) fn new(prompts: Prompts, queueing: Queueing) -> Self {
         Self {
             prompts,
             queueing,
             add_special: true,
-            pooling: Pooling::Last,
+            pooling: None,
             normalize: true,
             truncates: false,
             names: NAMES,
@@ -180,10 +185,57 @@ async fn llama_form(
     Ok(([(CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
 }
 
-fn pooling(name: Option<&str>) -> Pooling {
-    match name {
-        Some("mean") => Pooling::Mean,
+fn pooling(name: Option<&str>) -> Option<Pooling> {
+    Some(match name? {
+        "mean" => Pooling::Mean,
         _ => Pooling::Last,
+    })
+}
+
+/// The pooling of requests that name none.
+fn usual_pooling(state: &ModelState, info: &EngineInfo) -> Pooling {
+    match state.text.sentence.as_ref().map(|sentence| sentence.rows) {
+        Some(RowsOfText::First) => Pooling::First,
+        Some(RowsOfText::Mean) => Pooling::Mean,
+        None if info.computes_whole_sequences => Pooling::Mean,
+        Some(RowsOfText::Last) | None => Pooling::Last,
+    }
+}
+
+/// Maximum tokens of an input: the context, or less if the model's files say so.
+fn tokens_max(state: &ModelState, info: &EngineInfo) -> u32 {
+    let sentence = state.text.sentence.as_ref();
+    let own = sentence.and_then(|sentence| sentence.max_tokens);
+    let own = own.and_then(|own| u32::try_from(own).ok());
+    own.map_or(info.max_model_len, |own| own.min(info.max_model_len))
+}
+
+/// The inputs as the model's files want them: with their prompt, and lowercased.
+fn prepared(state: &ModelState, mut prompts: Prompts) -> Prompts {
+    let Some(sentence) = &state.text.sentence else {
+        return prompts;
+    };
+    for prompt in &mut prompts.0 {
+        if let Prompt::Text(text) = prompt {
+            if let Some(own) = &sentence.default_prompt {
+                text.insert_str(0, own);
+            }
+            if sentence.lowercases {
+                *text = text.to_lowercase();
+            }
+        }
+    }
+    prompts
+}
+
+/// The token that ends a text, of a tokenizer that adds one at each end.
+fn end_token(state: &ModelState) -> Option<u32> {
+    let tokenizer = state.text.tokenizer.as_ref()?;
+    let ends = tokenizer.encode("", true).ok()?;
+    if ends.len() > 1 {
+        ends.last().copied()
+    } else {
+        None
     }
 }
 
@@ -210,33 +262,25 @@ pub(crate) async fn vectors(
         names,
         dimensions,
     } = inputs;
-    let truncation = Truncation::new(&queueing, info.max_model_len);
-    let base = EngineRequest {
-        params: SamplingParams {
-            max_tokens: Some(1),
-            ..SamplingParams::default()
-        },
-        cache_salt: queueing.cache_salt,
-        priority: queueing.priority.unwrap_or(0) as i32,
-        client: client.0,
-        pooling: Some(pooling),
-        ..EngineRequest::default()
-    };
+    let room = tokens_max(state, info);
+    let truncation = Truncation::new(&queueing, room);
+    let prompts = prepared(state, prompts);
+    let pooling = pooling.unwrap_or_else(|| usual_pooling(state, info));
+    let base = base_request(queueing, client, pooling);
     let checked = base.check_without_prompt(info.vocab, info.max_model_len);
     checked.map_err(|error| ApiError::refused(&error, names))?;
 
     if !truncates && !truncation.is_asked() {
         prompts.check_bytes(name_of("prompt", names), info)?;
     }
-    let inputs = match truncation.beginning() {
-        Some(most) if add_special => prompts.encode_beginning(state, most).await?,
-        _ if truncates => {
-            let room = info.max_model_len as usize;
-            prompts.encode_beginning(state, room).await?
-        }
-        _ => prompts.encode(state, add_special).await?,
+    let most = match truncation.beginning() {
+        Some(most) if add_special => Some(most),
+        _ if truncates => Some(room as usize),
+        _ => None,
     };
+    let inputs = encoded(state, prompts, most, add_special).await?;
     let inputs: Vec<_> = inputs.into_iter().map(|ids| truncation.of(ids)).collect();
+    check_lengths(&inputs, room).map_err(|error| ApiError::refused(&error, names))?;
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
     let _active = state.count_answer();
     let all = inputs.into_iter().map(|ids| {
@@ -260,6 +304,51 @@ pub(crate) async fn vectors(
             .collect(),
         prompt_tokens,
     ))
+}
+
+/// A request for a vector, without its prompt.
+fn base_request(queueing: Queueing, client: Client, pooling: Pooling) -> EngineRequest {
+    EngineRequest {
+        params: SamplingParams {
+            max_tokens: Some(1),
+            ..SamplingParams::default()
+        },
+        cache_salt: queueing.cache_salt,
+        priority: queueing.priority.unwrap_or(0) as i32,
+        client: client.0,
+        pooling: Some(pooling),
+        ..EngineRequest::default()
+    }
+}
+
+/// The ids of inputs, or the first `most` of each. What was cut ends as a whole text does.
+async fn encoded(
+    state: &ModelState,
+    prompts: Prompts,
+    most: Option<usize>,
+    add_special: bool,
+) -> Result<Vec<Vec<u32>>, ApiError> {
+    let Some(most) = most else {
+        return prompts.encode(state, add_special).await;
+    };
+    let mut inputs = prompts.encode_beginning(state, most).await?;
+    if let Some(end) = end_token(state) {
+        let cut = inputs.iter_mut().filter(|ids| ids.len() == most);
+        cut.filter_map(|ids| ids.last_mut())
+            .for_each(|last| *last = end);
+    }
+    Ok(inputs)
+}
+
+/// Fails if an input has more tokens than there is room for.
+fn check_lengths(inputs: &[Vec<u32>], room: u32) -> Result<(), SubmitError> {
+    match inputs.iter().find(|ids| ids.len() > room as usize) {
+        Some(long) => Err(SubmitError::PromptTooLong {
+            tokens: u32::try_from(long.len()).unwrap_or(u32::MAX),
+            limit: room,
+        }),
+        None => Ok(()),
+    }
 }
 
 /// The embedding of one prompt.

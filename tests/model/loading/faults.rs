@@ -47,7 +47,7 @@ fn faults_of_windows_and_generation_name_their_fields() {
         "config.json: sliding_window is missing, but some layers have a sliding window"
     );
     folder.edit("config.json", &json!({"use_bidirectional_attention": true}));
-    let expected = "config.json: use_bidirectional_attention is set, but only attention to earlier tokens is supported";
+    let expected = "config.json: use_bidirectional_attention is true: only false is supported";
     assert_eq!(folder.error(), expected);
     let folder = Folder::copy("smollm3");
     folder.edit("config.json", &json!({"no_rope_layers": [1, 2]}));

@@ -2,10 +2,14 @@
 
 use super::super::super::BackendError;
 use super::{Kernel, Recorder, eights_of, params};
-use crate::plan::Embed;
+use crate::plan::{Embed, RowId};
 
 params! {
-    Params { table: u64, out: u64, metadata: u64, feed: u64, columns: u32, row_first: u32, rows: u32, scale: f32 }
+    Params {
+        table: u64, out: u64, metadata: u64, feed: u64,
+        columns: u32, row_first: u32, rows: u32, scale: f32,
+        id: u32, id_first: u32, accumulate: u32, unused: u32,
+    }
 }
 
 /// Threads per block.
@@ -13,7 +17,14 @@ const THREADS: u32 = 128;
 
 /// Records the launches.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), BackendError> {
-    let Embed { table, scale, out } = *step;
+    let Embed {
+        table, scale, out, ..
+    } = *step;
+    let (id, id_first) = match step.id {
+        RowId::Token => (0, 0),
+        RowId::Position(first) => (1, first),
+        RowId::Text => (2, 0),
+    };
     let arena = recorder.arena;
     let weight = recorder.weight(table);
     eights_of("embed", weight.columns)?;
@@ -34,6 +45,10 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), Ba
             row_first: section.row_start,
             rows: section.rows,
             scale,
+            id,
+            id_first,
+            accumulate: u32::from(step.accumulate),
+            unused: 0,
         };
         recorder.launch(&kernel, &params, [recorder.rows(out), 1, 1], THREADS, 0)?;
     }

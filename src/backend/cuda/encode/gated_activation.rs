@@ -20,6 +20,8 @@ pub(super) fn activation_of(activation: Activation) -> (u32, f32, f32) {
     match activation {
         Activation::Silu => (0, 0.0, 0.0),
         Activation::GeluTanh => (1, 0.0, 0.0),
+        Activation::Gelu => (6, 0.0, 0.0),
+        Activation::Relu => (7, 0.0, 0.0),
         Activation::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
         Activation::Relu2 => (3, 0.0, 0.0),
         Activation::Sigmoid => (5, 0.0, 0.0),

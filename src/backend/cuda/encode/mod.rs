@@ -12,6 +12,7 @@
 //! - Rows beyond the batch's own count never reach the pool and cause no out-of-bounds reads.
 
 pub(super) mod attend_paged;
+mod attend_rows;
 mod copy_blocks;
 mod embed;
 mod gated_activation;
@@ -24,6 +25,7 @@ pub(super) mod pool;
 mod rms_norm;
 mod rope_store_kv;
 mod rope_store_latent;
+mod rotate_rows;
 mod route_adapters;
 mod route_experts;
 pub(super) mod sample;
@@ -377,6 +379,8 @@ impl<'a> Recorder<'a> {
             Step::RopeStoreKv(step) => rope_store_kv::encode(self, step),
             Step::RopeStoreLatent(step) => rope_store_latent::encode(self, step),
             Step::AttendPaged(step) => attend_paged::encode(self, step),
+            Step::RotateRows(step) => rotate_rows::encode(self, step),
+            Step::AttendRows(step) => attend_rows::encode(self, step),
             Step::ShortConvolution(step) => short_convolution::encode(self, step),
             Step::StateScan(step) => state_scan::encode(self, step),
             Step::GatedNorm(step) => gated_norm::encode(self, step),

@@ -54,7 +54,7 @@ pub(super) fn kv_number(format: KvFormat) -> u32 {
 }
 
 /// Lanes that share a head: a lane has one run of 8 elements, or two of heads beyond 256.
-fn lanes(head_dim: u32) -> u32 {
+pub(super) fn lanes(head_dim: u32) -> u32 {
     (head_dim / 8).next_power_of_two().min(32)
 }
 

@@ -14,13 +14,29 @@ fn rows_come_from_the_batch_or_from_a_feed_slot() {
         .collect();
     table.insert(0, bytes.into()).unwrap();
     let mut out = [0.0; 6];
+    let mut step = Embed {
+        table: crate::plan::WeightId(0),
+        id: RowId::Token,
+        scale: 2.0,
+        accumulate: false,
+        out: crate::plan::BufferId(0),
+    };
+    let inputs = BatchInputs {
+        token_ids: vec![2 | SECOND_TEXT, 0, FEED | 1],
+        positions: vec![0, 1, 0],
+        ..BatchInputs::default()
+    };
+    let of = |id| ids(id, &inputs, &[0, 1]);
+    embed(&table, of(RowId::Token), &step, &mut out, Storage::Bf16);
+    assert_eq!(out, [10.0, 12.1875, 2.0, 4.0, 6.0, 8.0]);
+    (step.scale, step.accumulate) = (1.0, true);
     embed(
         &table,
-        &[2, 0, FEED | 1],
-        &[0, 1],
-        2.0,
+        of(RowId::Position(1)),
+        &step,
         &mut out,
-        Storage::Bf16,
+        Storage::F32,
     );
-    assert_eq!(out, [10.0, 12.1875, 2.0, 4.0, 6.0, 8.0]);
+    assert_eq!(out, [13.0, 16.1875, 7.0, 10.1, 9.0, 12.0]);
+    assert_eq!(Vec::from_iter(of(RowId::Text)), [1, 0, 0]);
 }

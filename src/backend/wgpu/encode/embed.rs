@@ -4,11 +4,12 @@ use super::super::super::BackendError;
 use super::super::device::Profile;
 use super::super::pipelines::Kernel;
 use super::{Recorder, RowParams, Variant, for_weight, params};
-use crate::plan::{Embed, WeightFormat};
+use crate::plan::{Embed, RowId, WeightFormat};
 
 params! {
     Params {
         tokens: u32, eights: u32, row_start: u32, rows: u32, vocab: u32, scale: f32,
+        id: u32, id_first: u32, accumulate: u32,
         row_vectors: u32, plane: u32, scales: u32, supers: u32,
     }
 }
@@ -24,9 +25,22 @@ fn kernel(format: WeightFormat, profile: &Profile) -> Kernel {
     )
 }
 
+/// What selects a row of the table, as the kernels know it, and its first row.
+fn id_params(id: RowId) -> (u32, u32) {
+    match id {
+        RowId::Token => (0, 0),
+        RowId::Position(first) => (1, first),
+        RowId::Text => (2, 0),
+    }
+}
+
 /// Records the dispatches.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), BackendError> {
-    let Embed { table, scale, out } = *step;
+    let Embed {
+        table, scale, out, ..
+    } = *step;
+    let (id, id_first) = id_params(step.id);
+    let accumulate = u32::from(step.accumulate);
     let arena = recorder.arena;
     let weight = recorder.weight(table);
     let vocab = recorder.plan.weight_spec(table).rows;
@@ -52,6 +66,9 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), Ba
             rows,
             vocab,
             scale,
+            id,
+            id_first,
+            accumulate,
             row_vectors,
             plane,
             scales,

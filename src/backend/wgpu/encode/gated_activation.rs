@@ -34,6 +34,8 @@ pub(super) fn activation(activation: Activation) -> (&'static str, f32, f32) {
     match activation {
         Activation::Silu => ("SILU", 0.0, 0.0),
         Activation::GeluTanh => ("GELU_TANH", 0.0, 0.0),
+        Activation::Gelu => ("GELU", 0.0, 0.0),
+        Activation::Relu => ("RELU", 0.0, 0.0),
         Activation::ClampedSwiglu { alpha, limit } => ("CLAMPED_SWIGLU", alpha, limit),
         Activation::Relu2 => ("RELU2", 0.0, 0.0),
         Activation::Sigmoid => ("SIGMOID", 0.0, 0.0),
@@ -106,8 +108,16 @@ pub(super) fn encode(
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    let gated = ["SILU", "GELU_TANH", "CLAMPED_SWIGLU", "SIGMOID"].map(|define| (define, false));
-    let alone = ["GELU_TANH", "RELU2", "XIELU"].map(|define| (define, true));
+    let gated = [
+        "SILU",
+        "GELU_TANH",
+        "GELU",
+        "RELU",
+        "CLAMPED_SWIGLU",
+        "SIGMOID",
+    ];
+    let gated = gated.map(|define| (define, false));
+    let alone = ["GELU_TANH", "GELU", "RELU", "RELU2", "XIELU"].map(|define| (define, true));
     let kernels = gated.into_iter().chain(alone);
     let both = kernels
         .flat_map(|(define, alone)| [false, true].map(|texels| kernel(define, alone, texels)));

@@ -20,6 +20,7 @@
 //!   batch; only its counts are part of the shape.
 
 pub(crate) mod attend_paged;
+mod attend_rows;
 mod copy_blocks;
 mod embed;
 mod gated_activation;
@@ -31,6 +32,7 @@ pub(crate) mod pool;
 mod rms_norm;
 mod rope_store_kv;
 mod rope_store_latent;
+mod rotate_rows;
 mod route_adapters;
 mod route_experts;
 pub(crate) mod sample;
@@ -62,6 +64,7 @@ use std::sync::Arc;
 pub fn variants() -> Vec<Variant> {
     let all = [
         attend_paged::variants(),
+        attend_rows::variants(),
         copy_blocks::variants(),
         embed::variants(),
         gated_activation::variants(),
@@ -73,6 +76,7 @@ pub fn variants() -> Vec<Variant> {
         rms_norm::variants(),
         rope_store_kv::variants(),
         rope_store_latent::variants(),
+        rotate_rows::variants(),
         route_adapters::variants(),
         route_experts::variants(),
         sample::variants(),
@@ -492,6 +496,8 @@ impl<'a> Recorder<'a> {
             Step::RopeStoreKv(step) => rope_store_kv::encode(self, step),
             Step::RopeStoreLatent(step) => rope_store_latent::encode(self, step),
             Step::AttendPaged(step) => attend_paged::encode(self, step),
+            Step::RotateRows(step) => rotate_rows::encode(self, step),
+            Step::AttendRows(step) => attend_rows::encode(self, step),
             Step::ShortConvolution(step) => short_convolution::encode(self, step),
             Step::StateScan(step) => state_scan::encode(self, step),
             Step::GatedNorm(step) => gated_norm::encode(self, step),

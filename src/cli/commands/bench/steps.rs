@@ -18,8 +18,8 @@ use folio::backend::{Backend, BackendError, Capacity};
 use folio::config::Config;
 use folio::plan::inputs::{BatchInputs, GroupInputs, NONE, SequenceRows};
 use folio::plan::{
-    AttendPaged, Embed, KvFormat, KvGroup, KvLayer, MatMul, Plan, Rows, Section, Step, Storage,
-    Tail, WeightFormat, WeightId,
+    AttendPaged, Embed, KvFormat, KvGroup, KvLayer, MatMul, Plan, RowId, Rows, Section, Step,
+    Storage, Tail, WeightFormat, WeightId,
 };
 use folio::platform::{self, Instant};
 use serde_json::json;
@@ -218,6 +218,8 @@ fn product(config: &Config, matrix: &Matrix, rows: u32, activations: Storage) ->
     let table = plan.weight("table", plan.vocab, matrix.columns, WeightFormat::F16);
     plan.body.push(Step::Embed(Embed {
         table,
+        id: RowId::Token,
+        accumulate: false,
         scale: 1.0,
         out: x,
     }));
