@@ -181,12 +181,6 @@ impl Model {
             );
             spec.tied_embeddings = true;
         }
-        if spec.classifier.is_some() {
-            tracing::warn!(
-                "{}: the head for classes is not computed, so the model gives embeddings of texts, not scores",
-                source.name()
-            );
-        }
         // safetensors' save_model keeps one name of tied weights.
         spec.embedding_in_head = has_head
             && spec.tied_embeddings

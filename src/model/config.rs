@@ -17,8 +17,8 @@ use super::families::{
 };
 use super::rope::RopeSpec;
 use super::spec::{
-    AttentionSpec, ClassForm, HeadNorms, IDS_MAX, LayerKind, LayerSpec, MlpSpec, ModelSpec,
-    NormPlace, NormSpec, OutputGate,
+    AttentionSpec, HeadNorms, IDS_MAX, LayerKind, LayerSpec, MlpSpec, ModelSpec, NormPlace,
+    NormSpec, OutputGate,
 };
 use super::stored::Stored;
 use crate::plan::{Activation, QueryGrowth};
@@ -31,7 +31,7 @@ impl ModelSpec {
         let mut value = config_reader::parse(file, config_json)?;
         let whole = ConfigReader::root(file, &value)?;
         let text = whole.object("text_config")?;
-        let (family, _) = family(file, &whole, text.as_ref())?;
+        let family = family(file, &whole, text.as_ref())?;
         let config = if text.is_some() {
             &mut value["text_config"]
         } else {
@@ -58,11 +58,10 @@ impl ModelSpec {
         let whole = ConfigReader::root(file, value)?;
         // A multimodal checkpoint: the text model is read, other parts are not.
         let text = whole.object("text_config")?;
-        let (family, classifier) = family(file, &whole, text.as_ref())?;
+        let family = family(file, &whole, text.as_ref())?;
         let config = text.unwrap_or_else(|| whole.clone()).named(family.fields);
         check_supported(&config, family)?;
-        let mut spec = Self::of_family(family, &whole, &config, stored)?;
-        spec.classifier = classifier;
+        let spec = Self::of_family(family, &whole, &config, stored)?;
         spec.divided(file, stored.rope_divisors)
     }
 
@@ -79,8 +78,7 @@ impl ModelSpec {
         let scales = Multipliers::read(config, family.scales, &heads)?;
         let (ropes, layers) = layers(config, family, &heads, positions_max)?;
         let norms = norms_row(config, family.norms);
-        let field = norms.epsilon;
-        let epsilon = config.required(field, config.number(field, 1e-12..=0.1)?)?;
+        let epsilon = epsilon(config, norms)?;
         Ok(Self {
             architecture: family.architecture,
             vocab,
@@ -107,7 +105,6 @@ impl ModelSpec {
             head_bias: family.head_bias,
             ropes,
             layers,
-            classifier: None,
             eos_token_ids: end_tokens(whole, config, vocab),
             tensors: stored.tensors.unwrap_or(family.tensors),
         })
@@ -270,6 +267,10 @@ fn norms_row(config: &ConfigReader<'_>, row: NormsRow) -> NormsRow {
     }
 }
 
+fn epsilon(config: &ConfigReader<'_>, row: NormsRow) -> Result<f64, LoadError> {
+    config.required(row.epsilon, config.number(row.epsilon, 1e-12..=0.1)?)
+}
+
 fn norm(
     config: &ConfigReader<'_>,
     row: NormsRow,
@@ -350,13 +351,12 @@ fn attention(
     })
 }
 
-/// The row of a config, and the form of its head for classes if it has one. The row of a multimodal checkpoint is found
-/// by the `model_type` of its text model.
+/// The row of a config. That of a multimodal checkpoint is found by the `model_type` of its text model.
 fn family(
     file: &str,
     whole: &ConfigReader<'_>,
     text: Option<&ConfigReader<'_>>,
-) -> Result<(&'static Family, Option<ClassForm>), LoadError> {
+) -> Result<&'static Family, LoadError> {
     let kind = text
         .map(|text| text.text("model_type"))
         .transpose()?
@@ -370,13 +370,14 @@ fn family(
         }
         (None, None) => whole.required("architectures", whole.text("model_type")?)?,
     };
-    let class = CLASSIFIERS.iter().find(|(class, ..)| *class == found);
+    if let Some((_, base)) = CLASSIFIERS.iter().find(|(class, _)| *class == found) {
+        let message = format!(
+            "has {found}, whose head for classes is not supported; {base} would give embeddings of texts"
+        );
+        return Err(whole.invalid("architectures", message));
+    }
     let base = BASES.iter().find(|(base, _)| *base == found);
-    let found = match (class, base) {
-        (Some((_, base, _)), _) | (_, Some((_, base))) => base,
-        _ => found,
-    };
-    let classifier = class.map(|(.., form)| *form);
+    let found = base.map_or(found, |(_, own)| own);
     FAMILIES
         .into_iter()
         .find(|family| {
@@ -384,7 +385,6 @@ fn family(
                 || family.model_type == found
                 || family.spellings.contains(&found)
         })
-        .map(|family| (family, classifier))
         .ok_or_else(|| {
             let names = FAMILIES.map(|family| family.architecture);
             let lacking = UNSUPPORTED

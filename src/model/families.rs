@@ -10,7 +10,7 @@ mod state;
 
 use super::config_reader::FieldNames;
 use super::rope::RopeOptions;
-use super::spec::{ClassForm, HeadNorms, NormPlace, OutputGate};
+use super::spec::{HeadNorms, NormPlace, OutputGate};
 use super::tensor_names::TensorNames;
 use crate::plan::Activation;
 use attention::{
@@ -545,43 +545,15 @@ pub(super) const FAMILIES: [&Family; 74] = [
     &EURO_BERT,
 ];
 
-/// Classes of transformers with a head for classes over an encoder, the architecture without it, and the head's form.
-pub(super) const CLASSIFIERS: [(&str, &str, ClassForm); 7] = [
-    (
-        "BertForSequenceClassification",
-        "BertModel",
-        ClassForm::Pooler,
-    ),
-    (
-        "NewForSequenceClassification",
-        "NewModel",
-        ClassForm::Pooler,
-    ),
-    (
-        "GteForSequenceClassification",
-        "GteModel",
-        ClassForm::Pooler,
-    ),
-    (
-        "RobertaForSequenceClassification",
-        "RobertaModel",
-        ClassForm::Dense,
-    ),
-    (
-        "XLMRobertaForSequenceClassification",
-        "XLMRobertaModel",
-        ClassForm::Dense,
-    ),
-    (
-        "CamembertForSequenceClassification",
-        "CamembertModel",
-        ClassForm::Dense,
-    ),
-    (
-        "ModernBertForSequenceClassification",
-        "ModernBertModel",
-        ClassForm::Normed,
-    ),
+/// Classes of transformers with a head for classes over an encoder, and the architecture without it.
+pub(super) const CLASSIFIERS: [(&str, &str); 7] = [
+    ("BertForSequenceClassification", "BertModel"),
+    ("NewForSequenceClassification", "NewModel"),
+    ("GteForSequenceClassification", "GteModel"),
+    ("RobertaForSequenceClassification", "RobertaModel"),
+    ("XLMRobertaForSequenceClassification", "XLMRobertaModel"),
+    ("CamembertForSequenceClassification", "CamembertModel"),
+    ("ModernBertForSequenceClassification", "ModernBertModel"),
 ];
 
 /// Classes of transformers without the head that an architecture is named after.

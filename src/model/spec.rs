@@ -72,22 +72,9 @@ pub struct ModelSpec {
     pub ropes: Vec<RopeSpec>,
     /// One entry per layer, in order.
     pub layers: Vec<LayerSpec>,
-    /// The form of the head that scores texts, if the checkpoint has one.
-    pub classifier: Option<ClassForm>,
     /// End tokens from `config.json`.
     pub eos_token_ids: Vec<u32>,
     pub(super) tensors: &'static TensorNames,
-}
-
-/// The form of a head that gives a logit for each class, from the row h of the first token or a mean of rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClassForm {
-    /// `classifier · tanh(pooler.dense · h)`.
-    Pooler,
-    /// `classifier.out_proj · tanh(classifier.dense · h)`.
-    Dense,
-    /// `classifier · norm(act(head.dense · h))`.
-    Normed,
 }
 
 /// Options shared by all norms of a model.

@@ -249,33 +249,38 @@ fn kernels_on_the_host_reproduce_hidden_rows_of_encoders() {
 fn a_wrong_config_of_an_encoder_shows() {
     let refused = [
         (
-            "bert-rerank",
+            "bert-mean",
             json!({"position_embedding_type": "relative_key"}),
             "position_embedding_type",
         ),
-        ("bert-rerank", json!({"is_decoder": true}), "is_decoder"),
+        ("bert-mean", json!({"is_decoder": true}), "is_decoder"),
         (
-            "bert-rerank",
+            "bert-mean",
             json!({"type_vocab_size": 1_000_000}),
             "type_vocab_size",
         ),
         (
-            "bert-rerank",
+            "bert-mean",
             json!({"type_vocab_size": 3}),
             "token_type_embeddings",
         ),
         (
-            "bert-rerank",
+            "bert-mean",
             json!({"max_position_embeddings": 193}),
             "position_embeddings",
         ),
-        ("bert-rerank", json!({"hidden_act": "mish"}), "hidden_act"),
+        ("bert-mean", json!({"hidden_act": "mish"}), "hidden_act"),
+        (
+            "bert-mean",
+            json!({"architectures": ["BertForSequenceClassification"]}),
+            "head for classes",
+        ),
         (
             "gte",
             json!({"logn_attention_scale": true}),
             "logn_attention_scale",
         ),
-        ("modernbert-rerank", json!({"norm_bias": true}), "norm_bias"),
+        ("modernbert", json!({"norm_bias": true}), "norm_bias"),
     ];
     for (family, changes, field) in refused {
         let folder = folders()

@@ -341,7 +341,7 @@ impl RowWriter<'_> {
         const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
         let digit = |byte: u8, at: usize| {
             let fraction = byte.wrapping_mul(POWERS[at]);
-            (u16::from(fraction) * 3 >> 8) as u8
+            ((u16::from(fraction) * 3) >> 8) as u8
         };
         let code = |weight: usize| match weight {
             0..160 => digit(block[weight % 32], weight / 32),

@@ -73,13 +73,13 @@ fn word(bytes: &[u8], index: usize) -> u32 {
 }
 
 /// A checkpoint whose config has this quantization.
-fn opened(files: Memory, quantization: Value) -> Result<Prequantized, LoadError> {
+fn opened(files: Memory, quantization: &Value) -> Result<Prequantized, LoadError> {
     let config = json!({"quantization_config": quantization}).to_string();
     let method = config::method("config.json", config.as_bytes())?.expect("it is quantized");
     block_on(Prequantized::new(Box::new(files), &method))
 }
 
-fn refusal(files: Memory, quantization: Value) -> String {
+fn refusal(files: Memory, quantization: &Value) -> String {
     let refused = opened(files, quantization).err();
     refused.expect("refused").to_string()
 }
@@ -147,7 +147,7 @@ fn gptq_is_scale_times_code_less_zero() {
             "quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": act_order,
             "checkpoint_format": version,
         });
-        let source = opened(files, config).expect("it opens");
+        let source = opened(files, &config).expect("it opens");
         let value = |row: usize, column: usize| {
             let at = of_column(column);
             let code = word(&codes, column / 8 * rows + row) >> (4 * (column % 8)) & 15;
@@ -183,7 +183,7 @@ fn awq_packs_outputs_in_its_own_order() {
         zeros.clone(),
     );
     let config = json!({"quant_method": "awq", "bits": 4, "group_size": group});
-    let source = opened(files, config).expect("it opens");
+    let source = opened(files, &config).expect("it opens");
     // Nibble i of a word is output [0, 2, 4, 6, 1, 3, 5, 7][i] of its eight.
     let order = [0, 2, 4, 6, 1, 3, 5, 7];
     compare(&source, "a.weight", 0.0, |row, column| {
@@ -229,7 +229,7 @@ fn fp8_scales_are_of_a_tensor_a_row_or_a_block() {
                 element,
                 (0..count).flat_map(bytes).collect(),
             );
-            let source = opened(files, json!({"quant_method": "fp8"})).expect("it opens");
+            let source = opened(files, &json!({"quant_method": "fp8"})).expect("it opens");
             compare(&source, "a.weight", 0.0, |row, column| {
                 let scale = scale(at(row, column));
                 let scale = if element == "F32" {
@@ -263,7 +263,7 @@ fn mxfp4_pairs_neighbours() {
         "U8",
         scales.clone(),
     );
-    let source = opened(files, json!({"quant_method": "mxfp4"})).expect("it opens");
+    let source = opened(files, &json!({"quant_method": "mxfp4"})).expect("it opens");
     assert_eq!(source.tensors()["e.gate_up_proj"].shape, [2, 6, 96]);
     let levels = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     compare(&source, "e.gate_up_proj", 0.0, |row, column| {
@@ -289,7 +289,7 @@ fn parts_that_do_not_fit_are_named() {
             );
         }
         let config = json!({"quant_method": "gptq", "bits": 4, "group_size": 32});
-        let message = refusal(files, config);
+        let message = refusal(files, &config);
         assert!(message.contains(expected), "{message:?} lacks {expected:?}");
     };
     check(&[], "\"a.scales\" is missing");
@@ -314,7 +314,7 @@ const MLX: fn() -> Value = || json!({"group_size": 32, "bits": 4});
 #[test]
 fn scales_keep_their_numbers_or_are_widened_or_refused() {
     let format = |stored: &str| {
-        let source = opened(mlx(0.5, stored), MLX()).expect("it opens");
+        let source = opened(mlx(0.5, stored), &MLX()).expect("it opens");
         source.tensors()["a.weight"].element.clone()
     };
     assert_eq!(format("BF16"), Element::Float(WeightFormat::Q4));
@@ -325,7 +325,7 @@ fn scales_keep_their_numbers_or_are_widened_or_refused() {
         (f32::INFINITY, "not finite"),
         (1e6, "a half cannot hold"),
     ] {
-        let source = opened(mlx(scale, "BF16"), MLX()).expect("it opens");
+        let source = opened(mlx(scale, "BF16"), &MLX()).expect("it opens");
         let bytes = 8 * WeightFormat::Q4.row_bytes(64);
         let message = block_on(source.read("a.weight", 0..bytes))
             .expect_err("refused")
@@ -363,7 +363,7 @@ fn experts_of_mlx_become_matrices_of_their_own() {
         "F16",
         scales.clone(),
     );
-    let source = opened(files, MLX()).expect("it opens");
+    let source = opened(files, &MLX()).expect("it opens");
     for expert in 0..3 {
         let name = format!("m.experts.{expert}.up_proj.weight");
         compare(&source, &name, 0.0, |row, column| {
@@ -417,7 +417,7 @@ fn what_is_not_read_is_named() {
             "auto_round:x",
         ),
     ] {
-        let message = refusal(Memory::default(), config);
+        let message = refusal(Memory::default(), &config);
         assert!(message.contains(expected), "{message:?} lacks {expected:?}");
     }
 }
@@ -448,7 +448,7 @@ fn hostile_states_of_bitsandbytes_are_refused() {
         files.add("a.weight.quant_map", &[16], "F32", map);
         let name = "a.weight.quant_state.bitsandbytes__nf4";
         files.add(name, &[state.len()], "U8", state.into());
-        let message = refusal(files, json!({"quant_method": "bitsandbytes"}));
+        let message = refusal(files, &json!({"quant_method": "bitsandbytes"}));
         assert!(message.contains(expected), "{message:?} lacks {expected:?}");
     }
 }
