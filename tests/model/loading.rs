@@ -780,18 +780,18 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
         r#"tie_word_embeddings is "no", not true or false"#,
     ),
     (
-        r#"{"quantization_config": {"quant_method": "bitsandbytes"}}"#,
+        r#"{"quantization_config": {"quant_method": "hqq"}}"#,
         concat!(
-            r#"quantization_config.quant_method is "bitsandbytes", "#,
-            "not gptq, awq, fp8, fbgemm_fp8, compressed-tensors or mxfp4",
+            r#"quantization_config.quant_method is "hqq", which is not supported: gptq, auto-round, awq, fp8, "#,
+            "fbgemm_fp8, compressed-tensors, modelopt, bitsandbytes and mxfp4 are",
         ),
     ),
     (
-        r#"{"quantization_config": {"quant_method": "gptq", "bits": 3}}"#,
-        "quantization_config.bits is 3: only 4 bits are supported",
+        r#"{"quantization_config": {"quant_method": "gptq", "bits": 9}}"#,
+        "quantization_config.bits is 9, not 2 to 8",
     ),
     (
         r#"{"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 48}}"#,
-        "quantization_config.group_size is 48, not 32, 64, 128 or -1",
+        "quantization_config.group_size is 48, not a power of two from 16 to 1024 or -1",
     ),
 ];

@@ -167,14 +167,14 @@ fn widths(config: &ConfigReader<'_>, default: Option<Widths>) -> Result<Widths, 
         (None, Some(widths)) => widths.bits,
         (None, None) => return Err(config.invalid("bits", "is missing")),
     };
-    let group = match (config.get("group_size"), default) {
-        (None, Some(widths)) => widths.group,
-        _ => group(config)?,
-    };
     let is_known = matches!(bits, 2..=8 | 16..);
     if !is_known {
         return Err(config.invalid("bits", format!("is {bits}, not 2 to 8")));
     }
+    let group = match (config.get("group_size"), default) {
+        (None, Some(widths)) => widths.group,
+        _ => group(config)?,
+    };
     Ok(Widths { bits, group })
 }
 

@@ -109,16 +109,16 @@ fn a_folder_without_safetensors_says_what_it_has_instead() {
 fn quantized_weights_that_are_not_supported_are_named() {
     for (config, message) in [
         (
-            json!({"quant_method": "compressed-tensors", "format": "pack-quantized"}),
-            "format is \"pack-quantized\"",
+            json!({"quant_method": "compressed-tensors", "format": "marlin-24"}),
+            "format is \"marlin-24\"",
         ),
         (
-            json!({"quant_method": "compressed-tensors", "format": "int-quantized"}),
-            "format is \"int-quantized\"",
+            json!({"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24"}}),
+            "sparsity_config.format is \"sparse-24\"",
         ),
         (
-            json!({"quant_method": "modelopt", "quant_algo": "NVFP4"}),
-            "quant_algo is \"NVFP4\"",
+            json!({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}),
+            "quant_algo is \"W4A16_AWQ\"",
         ),
     ] {
         let folder = Folder::copy("llama");
