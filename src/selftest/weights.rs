@@ -147,10 +147,18 @@ fn draw(format: WeightFormat, row: usize, values: &[f32], sizes: ScaleSizes) -> 
             }
         }
         Scales::E4m3 => {
-            // Without sign or NaN, up to 448.
-            own.iter_mut()
-                .for_each(|byte| *byte = (*byte & 0x7f).min(0x7e));
-            let factor = bits.scale(largest * 448.0).to_le_bytes();
+            // From 1/4 to 15, or subnormal.
+            let most = match sizes {
+                ScaleSizes::Usual => {
+                    own.iter_mut().for_each(|byte| *byte = 0x28 + *byte % 48);
+                    15.0
+                }
+                ScaleSizes::Small => {
+                    own.iter_mut().for_each(|byte| *byte = 1 + *byte % 7);
+                    7.0 / 512.0
+                }
+            };
+            let factor = bits.scale(largest * most).to_le_bytes();
             bytes[layout.supers..][..4].copy_from_slice(&factor);
         }
         _ => {}

@@ -223,18 +223,7 @@ fn products_of_warpgroups_order_their_accesses_to_memory() {
 
 /// Whether a kernel is compiled for an architecture: comparison kernels only for one of them.
 fn is_wanted(kernel: &str, architecture: &str) -> bool {
-    architecture == ARCHITECTURES[0] || !is_for_comparison(kernel) && !is_combination(kernel)
-}
-
-/// Kernels of weight formats that combine the codes, levels and scales of others, which are compiled for all
-/// architectures. They are compiled for one.
-fn is_combination(kernel: &str) -> bool {
-    let combined = [
-        "Q2", "Q3", "Q6", "Q8Min", "Q2Zero", "Q3Zero", "Q8Zero", "Int8", "Mxfp8", "Iq1", "Iq3Xxs",
-        "Iq3S", "Fp4",
-    ];
-    let mut names = combined.iter().map(|name| format!("WEIGHT={name},"));
-    names.any(|name| kernel.contains(&name))
+    architecture == ARCHITECTURES[0] || !is_for_comparison(kernel)
 }
 
 /// Compiles the kernels that a device has loaded. No kernel may spill registers. A kernel whose source, options and
