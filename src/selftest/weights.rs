@@ -147,17 +147,7 @@ fn draw(format: WeightFormat, row: usize, values: &[f32], sizes: ScaleSizes) -> 
             }
         }
         Scales::E4m3 => {
-            // From 1/4 to 15, or subnormal.
-            let most = match sizes {
-                ScaleSizes::Usual => {
-                    own.iter_mut().for_each(|byte| *byte = 0x28 + *byte % 48);
-                    15.0
-                }
-                ScaleSizes::Small => {
-                    own.iter_mut().for_each(|byte| *byte = 1 + *byte % 7);
-                    7.0 / 512.0
-                }
-            };
+            let most = draw_small_floats(own, sizes);
             let factor = bits.scale(largest * most).to_le_bytes();
             bytes[layout.supers..][..4].copy_from_slice(&factor);
         }
@@ -191,6 +181,18 @@ fn shared_codes(scales: Scales) -> f32 {
         Scales::K16Min => 15.0,
         _ => 1.0,
     }
+}
+
+/// E4M3 scales from 1/4 to 15, or subnormal ones. Returns the bound.
+fn draw_small_floats(scales: &mut [u8], sizes: ScaleSizes) -> f32 {
+    let (first, count, most) = match sizes {
+        ScaleSizes::Usual => (0x28, 48, 15.0),
+        ScaleSizes::Small => (1, 7, 7.0 / 512.0),
+    };
+    scales
+        .iter_mut()
+        .for_each(|byte| *byte = first + *byte % count);
+    most
 }
 
 /// Zero points beside the halves of groups.
