@@ -121,27 +121,7 @@ impl Gguf {
 
     /// [`Gguf::open`], with the way in which tensors are read.
     pub fn open_with(path: &Path, access: FileAccess) -> Result<Self, LoadError> {
-        let open = |path: &Path| {
-            let label = path.display().to_string();
-            let file = ModelFile::open(path, access)
-                .map_err(|error| LoadError::unreadable(&label, &error))?;
-            Ok((label, file))
-        };
-        let mut files = LocalFiles(vec![open(path)?]);
-        let first = at_once(Metadata::read(&files, &files.0[0].0))?;
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
-        let mut parts = Vec::new();
-        for sibling in siblings(&first, name)? {
-            files.0.push(open(&path.with_file_name(sibling))?);
-            parts.push(at_once(Metadata::read(
-                &files,
-                &files.0[files.0.len() - 1].0,
-            ))?);
-        }
-        parts.insert(0, first);
+        let (files, parts) = open_parts(path, access)?;
         at_once(Self::from_parts(Box::new(files), parts))
     }
 
@@ -310,6 +290,25 @@ fn siblings(first: &Metadata, name: &str) -> Result<Vec<String>, LoadError> {
     Ok((2..=count)
         .map(|number| format!("{stem}-{number:05}-of-{count:05}.gguf"))
         .collect())
+}
+
+/// Opens a file and, if it is the first of a split model, the other files beside it, and reads their headers.
+fn open_parts(path: &Path, access: FileAccess) -> Result<(LocalFiles, Vec<Metadata>), LoadError> {
+    let open = |path: &Path| {
+        let label = path.display().to_string();
+        let file =
+            ModelFile::open(path, access).map_err(|error| LoadError::unreadable(&label, &error))?;
+        Ok((label, file))
+    };
+    let mut files = LocalFiles(vec![open(path)?]);
+    let mut parts = vec![at_once(Metadata::read(&files, &files.0[0].0))?];
+    let name = path.file_name().and_then(|name| name.to_str());
+    for sibling in siblings(&parts[0], name.unwrap_or_default())? {
+        files.0.push(open(&path.with_file_name(sibling))?);
+        let label = &files.0[files.0.len() - 1].0;
+        parts.push(at_once(Metadata::read(&files, label))?);
+    }
+    Ok((files, parts))
 }
 
 /// The result of reading local files, whose reads complete at once.

@@ -6,11 +6,11 @@
 use super::blocks::BlockType;
 use super::encode;
 use super::metadata::Metadata;
-use super::{PIECE_ROWS, at_once, check_parts, siblings};
+use super::{PIECE_ROWS, at_once, check_parts, open_parts};
 use crate::model::error::LoadError;
 use crate::model::remote::{LocalFiles, RangeFiles as _};
 use crate::plan::format::GROUP;
-use crate::platform::{self, FileAccess, ModelFile};
+use crate::platform::{self, FileAccess};
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
@@ -138,20 +138,7 @@ impl Requantization {
     /// Reads the header of a file (and of those beside it, if it is the first of a split model). Matrices that are
     /// quantized already are refused unless `from_quantized`: their errors add up.
     pub fn open(path: &Path, mixture: Mixture, from_quantized: bool) -> Result<Self, LoadError> {
-        let open = |path: &Path| {
-            let label = path.display().to_string();
-            let file = ModelFile::open(path, FileAccess::default())
-                .map_err(|error| LoadError::unreadable(&label, &error))?;
-            Ok((label, file))
-        };
-        let mut files = LocalFiles(vec![open(path)?]);
-        let mut parts = vec![at_once(Metadata::read(&files, &files.0[0].0))?];
-        let name = path.file_name().and_then(|name| name.to_str());
-        for sibling in siblings(&parts[0], name.unwrap_or_default())? {
-            files.0.push(open(&path.with_file_name(sibling))?);
-            let label = &files.0[files.0.len() - 1].0;
-            parts.push(at_once(Metadata::read(&files, label))?);
-        }
+        let (files, parts) = open_parts(path, FileAccess::default())?;
         check_parts(&parts)?;
         let mut targets = targets(&parts, mixture)?;
         if let Some(target) = targets.iter().find(|target| {
