@@ -371,6 +371,11 @@ fn clients_with_other_keys_take_turns() {
     let long = keyed("first", json!({"stream": true, "max_tokens": 2000}));
     let mut long =
         Some(block_on(server.app.clone().oneshot(long)).expect("the router never fails"));
+    // While it is still queued it would be counted as one of the nine.
+    wait("the long request runs", || {
+        let stats = server.engine.stats();
+        (stats.requests_running, stats.requests_waiting) == (1, 0)
+    });
     let release = std::future::poll_fn(|context| {
         if server.engine.stats().requests_waiting < 9
             && order.lock().expect("nobody panicked").is_empty()
