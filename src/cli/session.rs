@@ -2,7 +2,7 @@
 //! one.
 
 use super::device::{Device, DeviceJob};
-use super::lora::{self, LoraModule};
+use super::lora::Adapters;
 use super::options::{EngineArgs, ModelArgs, TextFiles};
 use crate::cli::terminal::output::note;
 use crate::cli::terminal::progress::{Phase, Unit};
@@ -76,10 +76,19 @@ impl DeviceJob for Spawn {
 
 impl Session {
     /// Checks model, tokenizer, device and limits, then starts to load; [`Self::wait_ready`] waits until loading ends.
-    pub(crate) fn start(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
-        let config = engine.config()?;
-        let models = Models::open(model, engine)?;
-        Self::spawn(engine.device()?, models, config, (Tells::Disk, None))
+    pub(crate) fn start(
+        model: &ModelArgs,
+        engine: &EngineArgs,
+        adapters: &Adapters,
+    ) -> Result<Self> {
+        let mut config = engine.config()?;
+        let mut models = Models::open(model, engine)?;
+        let adapters = models.open_adapters((adapters, &[]), engine, &mut config)?;
+        let session = Self::spawn(engine.device()?, models, config, (Tells::Disk, None))?;
+        Ok(Self {
+            adapters,
+            ..session
+        })
     }
 
     /// Like [`Self::start`], for a server: prints a line on stderr with the memory to be allocated, and does not
@@ -87,7 +96,7 @@ impl Session {
     pub(crate) fn start_to_serve(
         model: &ModelArgs,
         engine: &EngineArgs,
-        (modules, names): (&[LoraModule], &[String]),
+        adapters: (&Adapters, &[String]),
     ) -> Result<Self> {
         let (mut config, device) = (engine.config()?, engine.device()?);
         if let Some(model) = model.describe_far()? {
@@ -105,7 +114,7 @@ impl Session {
             );
         }
         let mut models = Models::open(model, engine)?;
-        let adapters = lora::open(modules, names, &mut models.model, &mut config)?;
+        let adapters = models.open_adapters(adapters, engine, &mut config)?;
         let session = Self::spawn(device, models, config, (Tells::Everything, None))?;
         Ok(Self {
             adapters,
@@ -282,6 +291,17 @@ impl Models {
             text,
             draft,
         })
+    }
+
+    /// Reads the adapters of the model, which has these names.
+    fn open_adapters(
+        &mut self,
+        (adapters, names): (&Adapters, &[String]),
+        engine: &EngineArgs,
+        config: &mut Config,
+    ) -> Result<Vec<ServedAdapter>> {
+        let rank = engine.limits.get("max_lora_rank");
+        adapters.open(names, &mut self.model, (config, rank))
     }
 }
 

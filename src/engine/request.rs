@@ -484,6 +484,8 @@ pub const REPETITION_PENALTY: NumberRange = NumberRange::above(0.0, 1000.0);
 pub const PENALTY: NumberRange = NumberRange::new(-2.0, 2.0);
 /// Range of [`BeamParams::length_penalty`].
 pub const LENGTH_PENALTY: NumberRange = NumberRange::new(-10.0, 10.0);
+/// Range of the factor of an adapter in an answer.
+pub const ADAPTER_SCALE: NumberRange = NumberRange::new(-1000.0, 1000.0);
 /// Range of one entry of [`SamplingParams::logit_bias`].
 pub const LOGIT_BIAS: NumberRange = NumberRange::new(-100.0, 100.0);
 /// Maximum choices per prompt.

@@ -14,6 +14,7 @@ use folio::plan::WeightFormat;
 use folio::platform::block_on;
 use serde_json::Value;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Bases, and their adapters that can be used.
 const BASES: [(&str, &[&str]); 6] = [
@@ -32,8 +33,8 @@ fn folder(base: &str) -> PathBuf {
 /// A base with all of its adapters.
 struct Base {
     model: Model,
-    layout: AdapterLayout,
-    adapters: Vec<(&'static str, Adapter)>,
+    layout: Arc<AdapterLayout>,
+    adapters: Vec<(&'static str, Arc<Adapter>)>,
     golden: Value,
 }
 
@@ -45,11 +46,11 @@ impl Base {
             rank: 16,
             format,
         };
-        let layout = model.reserve_adapters(room);
+        let layout = Arc::new(model.reserve_adapters(room));
         let adapters = adapters.iter().map(|&adapter| {
             let opened = Adapter::open(&folder(name).join(adapter)).expect("it opens");
             layout.check(&opened).expect("it is of the base");
-            (adapter, opened)
+            (adapter, Arc::new(opened))
         });
         Self {
             model,
@@ -71,7 +72,9 @@ impl Base {
     }
 
     fn content(&self, index: usize) -> SlotContent {
-        let content = self.layout.fill(&[(&self.adapters[index].1, 1.0)]);
+        let content = self
+            .layout
+            .combine(&[(self.adapters[index].1.clone(), 1.0)]);
         content.expect("its rank fits")
     }
 }
@@ -180,11 +183,11 @@ fn two_adapters_with_factors_are_their_sum() {
             .as_object()
             .expect("an object");
         let find = |name: &str| base.adapters.iter().find(|(own, _)| *own == name);
-        let mixed: Option<Vec<(&Adapter, f32)>> = scales
+        let mixed: Option<Vec<(Arc<Adapter>, f32)>> = scales
             .iter()
-            .map(|(name, scale)| Some((&find(name)?.1, scale.as_f64()? as f32)))
+            .map(|(name, scale)| Some((find(name)?.1.clone(), scale.as_f64()? as f32)))
             .collect();
-        let Some(content) = mixed.and_then(|mixed| base.layout.fill(&mixed)) else {
+        let Some(content) = mixed.and_then(|mixed| base.layout.combine(&mixed)) else {
             continue;
         };
         let mut backend = cpu();

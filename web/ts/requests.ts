@@ -4,6 +4,13 @@
 export interface Target {
   /** A served name; by default, and if it is empty, the first. */
   model?: string | null;
+  /** The adapters that change the answer, as llama.cpp's server takes them; by default those of `/lora-adapters`. */
+  lora?: Array<{
+    /** Its number in `GET /lora-adapters`. */
+    id: number;
+    /** What its change is multiplied by; 1 by default. */
+    scale?: number | null;
+  }> | null;
 }
 
 export interface TemplateFields {
@@ -391,6 +398,20 @@ export interface OllamaSettings {
   logprobs?: boolean | null;
   /** Alternatives to report for each token; needs `logprobs`. */
   top_logprobs?: number | null;
+}
+
+export interface LoadAdapterRequest {
+  /** The name that requests call it by. */
+  lora_name: string;
+  /** Where it is in the folder of --lora-folder. */
+  lora_path: string;
+  /** It replaces an adapter of this name. */
+  load_inplace?: boolean | null;
+}
+
+export interface UnloadAdapterRequest {
+  /** The name of the adapter. */
+  lora_name: string;
 }
 
 export interface LoadRequest {

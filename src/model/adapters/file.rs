@@ -47,6 +47,9 @@ pub(super) struct LowRank {
 }
 
 impl Adapter {
+    /// The files of its folder.
+    pub const FILES: [&str; 2] = [CONFIG, TENSORS];
+
     /// Opens a folder with an adapter of peft.
     pub fn open(folder: &Path) -> Result<Self, LoadError> {
         let config_file = folder.join(CONFIG);
@@ -67,6 +70,12 @@ impl Adapter {
     /// Digest of everything that answers depend on.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
+    }
+
+    /// The largest rank of its changes.
+    pub fn rank(&self) -> u32 {
+        let ranks = self.modules.values().map(|change| change.rank);
+        ranks.max().unwrap_or(0)
     }
 
     /// The widest format in which its matrices are stored.

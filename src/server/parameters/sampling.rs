@@ -1,7 +1,6 @@
 //! [`SamplingRequest`]: what chat, completions and llama.cpp's completion ask for, in one form; and [`Sampling`]: what
 //! follows from it.
 
-use crate::engine::request::SlotContent;
 use crate::engine::request::{
     DrawParams, LOGIT_BIAS, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint,
 };
@@ -10,10 +9,10 @@ use crate::server::guards::access::Client;
 use crate::server::parameters::beams::{self, StopAtText};
 use crate::server::parameters::samplers::OtherSamplers;
 use crate::server::parameters::structured::{self, Structure};
-use crate::server::parameters::table::{Queueing, SamplingFields};
+use crate::server::parameters::table::{Queueing, SamplingFields, Target};
 use crate::server::parameters::thought_budget::ThoughtBudget;
 use crate::server::parameters::vocabulary;
-use crate::server::state::{ModelState, ServerOptions};
+use crate::server::state::{AskedAdapters, ModelState, ServerOptions};
 use crate::server::traces::RequestTrace;
 use crate::server::wire::error::{ApiError, Names};
 use crate::text::answer::{AnswerFormat, AnswerParser, ToolChoice};
@@ -24,8 +23,8 @@ use std::time::Duration;
 
 /// What a request asks for, whatever API it came from.
 pub(crate) struct SamplingRequest {
-    /// The served name.
-    pub(crate) model: Option<String>,
+    /// The served name, and the adapters.
+    pub(crate) target: Target,
     pub(crate) fields: SamplingFields,
     pub(crate) queueing: Queueing,
     /// The form of the answer, from a field that only this API has.
@@ -72,7 +71,7 @@ pub(crate) struct Sampling {
     /// Texts that an answer may not have.
     bad_words: Vec<String>,
     truncation: Truncation,
-    adapter: Option<Arc<SlotContent>>,
+    pub(crate) adapters: Option<AskedAdapters>,
     cache_salt: Option<String>,
     priority: i32,
     client: Client,
@@ -156,7 +155,6 @@ impl SamplingRequest {
         client: Client,
     ) -> Result<(Sampling, Option<Structure>), ApiError> {
         let info = state.ready()?;
-        let model = state.model(self.model.clone())?;
         let this = self.limited(state.options.max_new_tokens);
         let params = this.params(&state.options.defaults)?;
         let shown = this.shown(&state.shared.options);
@@ -164,8 +162,10 @@ impl SamplingRequest {
             fields,
             queueing,
             form,
+            target,
             ..
         } = this;
+        let (model, adapters) = state.asked(target)?;
         let sampling = Sampling {
             best: fields.n.unwrap_or(1) as usize,
             silent: this.echo && this.max_tokens == Some(0),
@@ -184,7 +184,7 @@ impl SamplingRequest {
             allowed_ids: fields.allowed_token_ids.unwrap_or_default(),
             bad_words: fields.bad_words.unwrap_or_default(),
             truncation: Truncation::new(&queueing, info.max_model_len - 1),
-            adapter: state.adapter(&model).map(|adapter| adapter.content.clone()),
+            adapters,
             model,
             cache_salt: queueing.cache_salt,
             priority: queueing.priority.unwrap_or(0) as i32,
@@ -265,7 +265,7 @@ impl Sampling {
         Request {
             prompt,
             params: self.params.clone(),
-            adapter: self.adapter.clone(),
+            adapter: self.adapters.as_ref().map(|asked| asked.content.clone()),
             cache_salt: self.cache_salt.clone(),
             priority: self.priority,
             client: self.client.0,

@@ -109,7 +109,7 @@ pub(crate) async fn embeddings(
             (request.target, request.form, inputs)
         }
     };
-    let model = state.base(target.model)?;
+    let model = state.base(&target)?;
     let inputs = Inputs {
         pooling: pooling(form.pooling),
         normalize: form.normalize,
@@ -163,7 +163,7 @@ async fn llama_form(
     client: Client,
     request: LlamaEmbeddingRequest,
 ) -> Result<Response, ApiError> {
-    state.base(request.target.model)?;
+    state.base(&request.target)?;
     let content = request
         .content
         .ok_or_else(|| ApiError::missing("content"))?;

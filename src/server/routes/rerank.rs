@@ -85,7 +85,7 @@ async fn rerank_documents(
     client: Client,
     request: RerankDocumentsRequest,
 ) -> Result<Json<Value>, ApiError> {
-    let model = state.base(request.judging.target.model.clone())?;
+    let model = state.base(&request.judging.target)?;
     let pairs = request
         .documents
         .iter()
@@ -115,7 +115,7 @@ async fn rerank_texts(
     mut request: RerankTextsRequest,
 ) -> Result<Json<Value>, ApiError> {
     const NAMES: Names = &[("prompt", "texts")];
-    state.base(request.judging.target.model.clone())?;
+    state.base(&request.judging.target)?;
     if request.truncate {
         let room = room(state, &request.query, &request.judging, NAMES).await?;
         let asked = request.judging.document_tokens_max();
@@ -262,7 +262,7 @@ pub(crate) async fn score(
         documents,
         judging,
     } = request.await?;
-    let model = state.base(judging.target.model.clone())?;
+    let model = state.base(&judging.target)?;
     if queries.len() > 1 && queries.len() != documents.len() {
         let message = format!(
             "`{query}` must be one text, or as many as `{document}` ({}), not {}",

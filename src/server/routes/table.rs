@@ -16,8 +16,9 @@ use crate::server::parameters::rerank::{
 use crate::server::parameters::responses::{InputTokensRequest, ResponsesRequest};
 use crate::server::parameters::table::{
     ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingChatRequest, EmbeddingRequest,
-    InfillRequest, LlamaEmbeddingRequest, LlamaRequest, LoadRequest, RenderChatRequest,
-    RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
+    InfillRequest, LlamaEmbeddingRequest, LlamaRequest, LoadAdapterRequest, LoadRequest,
+    RenderChatRequest, RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest,
+    TokenizeTextRequest, UnloadAdapterRequest,
 };
 use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, one_of};
 #[cfg(feature = "server")]
@@ -124,6 +125,26 @@ fn state_routes() -> Vec<Route> {
             get(metrics::metrics),
             Operation::get(
                 "Metrics as Prometheus text, under vLLM's names.",
+                Answer::Text("text/plain"),
+            ),
+        ),
+        Route::server(
+            &["/v1/load_lora_adapter"],
+            post(vllm::load_adapter),
+            Operation::post(
+                "Reads an adapter from the folder of --lora-folder, which requests then name as their model.",
+                Body::of::<LoadAdapterRequest>(
+                    || json!({"lora_name": "sql", "lora_path": "sql-adapter"}),
+                ),
+                Answer::Text("text/plain"),
+            ),
+        ),
+        Route::server(
+            &["/v1/unload_lora_adapter"],
+            post(vllm::unload_adapter),
+            Operation::post(
+                "Forgets an adapter; answers that use it go on.",
+                Body::of::<UnloadAdapterRequest>(|| json!({"lora_name": "sql"})),
                 Answer::Text("text/plain"),
             ),
         ),
@@ -567,7 +588,7 @@ fn llama_state_routes() -> Vec<Route> {
             &["/lora-adapters"],
             get(llama::adapters).post(llama::set_adapters),
             Operation::get(
-                "The adapters, as llama.cpp's server lists them: there are none.",
+                "The adapters, as llama.cpp's server lists them; POST sets their factors in answers of the base.",
                 Answer::Objects,
             )
             .under(&["get", "post"]),

@@ -1,8 +1,9 @@
-//! Routes of vLLM's that have no other place: `/invocations`, by which SageMaker calls every model, and
-//! `/reset_prefix_cache`.
+//! Routes of vLLM's that have no other place: `/invocations`, by which SageMaker calls every model,
+//! `/v1/load_lora_adapter`, `/v1/unload_lora_adapter` and `/reset_prefix_cache`.
 
 use crate::server::guards::parse_ahead;
-use crate::server::parameters::read::has;
+use crate::server::parameters::read::{self, has};
+use crate::server::parameters::table::{LoadAdapterRequest, UnloadAdapterRequest};
 use crate::server::routes::{chat, completions, embeddings, rerank};
 use crate::server::state::{ModelState, ServerState};
 use crate::server::wire::error::ApiError;
@@ -54,6 +55,41 @@ pub(crate) async fn invocations(
         Invocation::Rerank => Ok(rerank::rerank(state, request).await?.into_response()),
         Invocation::Score => Ok(rerank::score(state, request).await?.into_response()),
     }
+}
+
+/// Reads an adapter, which requests then name as their model.
+pub(crate) async fn load_adapter(
+    State(server): State<ServerState>,
+    request: Request,
+) -> Result<String, ApiError> {
+    let LoadAdapterRequest {
+        lora_name: name,
+        lora_path: path,
+        load_inplace,
+    } = read::read_without_model(request, &server.shared).await?;
+    let model = only_model(&server)?;
+    model.load_adapter(name.clone(), path, load_inplace).await?;
+    Ok(format!(
+        "Success: LoRA adapter '{name}' added successfully."
+    ))
+}
+
+fn only_model(server: &ServerState) -> Result<&ModelState, ApiError> {
+    let model = server.models.one();
+    model.ok_or_else(|| ApiError::not_implemented("a server of several models has no adapters"))
+}
+
+/// Forgets an adapter. Answers that use it go on.
+pub(crate) async fn unload_adapter(
+    State(server): State<ServerState>,
+    request: Request,
+) -> Result<String, ApiError> {
+    let UnloadAdapterRequest { lora_name: name } =
+        read::read_without_model(request, &server.shared).await?;
+    only_model(&server)?.unload_adapter(&name)?;
+    Ok(format!(
+        "Success: LoRA adapter '{name}' removed successfully."
+    ))
 }
 
 /// Lets no later prompt share what is cached now; its blocks leave the pool when their memory is needed.

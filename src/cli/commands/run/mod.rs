@@ -7,6 +7,7 @@
 mod batch;
 
 use super::chat;
+use crate::cli::lora::AdapterArgs;
 use crate::cli::options::{EngineArgs, ModelArgs};
 use crate::cli::request::{MAX_TOKENS_ROOM, RequestArgs, server_options, set_default};
 use crate::cli::session::Session;
@@ -41,6 +42,8 @@ pub(crate) struct RunArgs {
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    adapters: AdapterArgs,
     /// The same as PROMPT
     #[arg(
         help_heading = "Task",
@@ -155,7 +158,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let Some(task) = args.task(text)? else {
         return chat::start(
             &model,
-            &args.engine,
+            (&args.engine, args.adapters.adapters()),
             &args.request,
             (args.system.as_deref(), args.verbose),
         );
@@ -172,7 +175,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let session = Session::start(&model, &engine)?.wait_ready()?;
+    let session = Session::start(&model, &engine, &args.adapters.adapters())?.wait_ready()?;
     let names = match args.served_model_name.as_slice() {
         [] => vec![model.name()],
         names => names.to_vec(),

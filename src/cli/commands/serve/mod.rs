@@ -189,10 +189,11 @@ impl Serving {
         let session = Box::new(Session::start_to_serve(
             &model.args.model,
             &model.args.engine,
-            (&model.args.lora_modules, &model.names),
+            (&model.args.adapters.adapters(), &model.names),
         )?);
         let options = ServerOptions {
             defaults: model.defaults(session.defaults()),
+            adapter_reader: model.args.adapters.reader()?,
             ..model.options(options)
         };
         let state = session.api_state_with(model.names.clone(), options);

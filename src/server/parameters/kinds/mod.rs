@@ -424,6 +424,35 @@ pub(crate) fn token_id_schema(bounds: &Bounds) -> Value {
     json!({"type": "integer", "minimum": 0, "maximum": bounds.vocab - 1})
 }
 
+/// A list of at most so many values of a kind.
+pub(crate) struct List<K> {
+    pub(crate) of: K,
+    pub(crate) most: usize,
+}
+
+impl<K: Kind> Kind for List<K> {
+    type Value = Vec<K::Value>;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError> {
+        let Value::Array(values) = value else {
+            return Err(wrong(at, "a list", &value));
+        };
+        if values.len() > self.most {
+            let (most, count) = (self.most, values.len());
+            let message = format!("`{at}` must have at most {most} entries, not {count}");
+            return Err(ApiError::invalid(at, message));
+        }
+        let values = values.into_iter().enumerate();
+        values
+            .map(|(index, value)| self.of.read(&format!("{at}[{index}]"), value, bounds))
+            .collect()
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        json!({"type": "array", "maxItems": self.most, "items": self.of.schema(bounds)})
+    }
+}
+
 /// An object with its own table of fields; unknown keys are ignored.
 pub(crate) struct Nested<G> {
     title: Option<&'static str>,
