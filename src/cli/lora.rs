@@ -20,7 +20,7 @@ const RANK_DEFAULT: u32 = 16;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Adapters")]
 pub(crate) struct AdapterArgs {
-    /// LoRA adapter (folder of peft) that changes every answer; may be given several times
+    /// LoRA adapter (folder of peft or GGUF file) that changes every answer; may be given several times
     #[arg(long, env = "FOLIO_LORA", value_name = "PATH", value_delimiter = ',')]
     lora: Vec<PathBuf>,
     /// The same with a factor
@@ -42,7 +42,7 @@ pub(crate) struct AdapterArgs {
 pub(crate) struct ServedAdapterArgs {
     #[command(flatten)]
     all: AdapterArgs,
-    /// LoRA adapters (folders of peft) that requests name as models, as NAME=PATH or {"name": …, "path": …}; several
+    /// LoRA adapters (folders of peft or GGUF files) that requests name as models, as NAME=PATH or {"name": …, "path": …}; several
     /// may be used in one step (--max-loras, --max-lora-rank)
     #[arg(long, env = "FOLIO_LORA_MODULES", value_name = "NAME=PATH", num_args = 1.., value_parser = LoraModule::parse)]
     lora_modules: Vec<LoraModule>,
@@ -150,10 +150,11 @@ impl AdapterArgs {
     }
 }
 
-/// The last part of an adapter's path.
+/// The last part of an adapter's path, of a GGUF file without its ending.
 fn name_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str());
-    name.to_string_lossy().into_owned()
+    let name = name.to_string_lossy();
+    name.strip_suffix(".gguf").unwrap_or(&name).to_owned()
 }
 
 impl ServedAdapterArgs {
@@ -198,8 +199,11 @@ impl ServedAdapterArgs {
 /// An adapter of a folder; `None` if the path, or a file of the adapter, is elsewhere, about which nothing is told.
 fn open_within(folder: &Path, path: &str) -> Option<Result<Adapter, String>> {
     let place = folder.join(path).canonicalize().ok()?;
-    let files = Adapter::FILES.map(|file| place.join(file));
-    for file in [place.clone()].into_iter().chain(files) {
+    let mut files = vec![place.clone()];
+    if !place.is_file() {
+        files.extend(Adapter::FILES.map(|file| place.join(file)));
+    }
+    for file in files {
         let is_inside = file.canonicalize().ok()?.starts_with(folder);
         is_inside.then_some(())?;
     }

@@ -240,3 +240,74 @@ fn adapters_that_cannot_be_right_are_refused_by_file_and_name() {
         assert!(message.to_string().contains(word), "{message}");
     }
 }
+
+#[test]
+fn adapters_in_gguf_are_those_of_peft() {
+    for (name, adapter) in [
+        ("llama", "r8-qv"),
+        ("qwen3", "r16-layer"),
+        ("gemma3", "r4-all"),
+        ("granite", "r8-attn"),
+        ("phi3", "r8-fused"),
+    ] {
+        let base = Base::open(name, &[adapter], WeightFormat::F32);
+        let file = folder(name).join(adapter).join("adapter.gguf");
+        let opened = Arc::new(Adapter::open(&file).expect("it opens"));
+        base.layout.check(&opened).expect("it is of the base");
+        let content = base.layout.combine(&[(opened, 1.0)]);
+        let mut backend = cpu();
+        let mut device = Device::new(&mut backend, &base.model, KvFormat::F32);
+        write(&mut device, &content.expect("its rank fits"), 1);
+        device.adapters = vec![1];
+        for case in base.cases(adapter) {
+            let place = format!("{name}/{adapter}, prompt of {}", case.prompt.len());
+            let run = device.generate(std::slice::from_ref(&case), WHOLE, false);
+            compare(&place, &case, &run[0], CPU.logits_f32);
+        }
+    }
+}
+
+#[test]
+fn gguf_files_that_are_no_such_adapter_are_refused_by_key_and_tensor() {
+    let message =
+        |path: &std::path::Path| Adapter::open(path).expect_err("it is refused").to_string();
+    let experts = message(&folder("qwen3-moe").join("experts/adapter.gguf"));
+    assert!(
+        experts.contains("blk.0.ffn_down_exps.weight.lora_a") && experts.contains("single experts"),
+        "{experts}"
+    );
+    let bytes = std::fs::read(folder("llama").join("r8-qv/adapter.gguf")).expect("it reads");
+    let other = tempfile::tempdir().expect("a folder");
+    let changed = |from: &[u8], to: &[u8]| {
+        assert_eq!(from.len(), to.len());
+        let at = bytes.windows(from.len()).position(|window| window == from);
+        let mut bytes = bytes.clone();
+        bytes[at.expect("it is there")..][..to.len()].copy_from_slice(to);
+        let path = other.path().join("changed.gguf");
+        std::fs::write(&path, bytes).expect("a file");
+        message(&path)
+    };
+    for (from, to, words) in [
+        (&b"adapter.type"[..], &b"adapter.kind"[..], "adapter.type"),
+        (
+            b"adapter.lora.alpha",
+            b"adapter.lora.omega",
+            "adapter.lora.alpha",
+        ),
+        (
+            b"attn_q.weight.lora_a",
+            b"attn_q.weight.lora_c",
+            "attn_q.weight.lora_c",
+        ),
+    ] {
+        let message = changed(from, to);
+        assert!(
+            message.contains(words) && message.contains("changed.gguf"),
+            "{message}"
+        );
+    }
+    let cut = other.path().join("cut.gguf");
+    std::fs::write(&cut, &bytes[..bytes.len() - 1000]).expect("a file");
+    let message = message(&cut);
+    assert!(message.contains("cut.gguf"), "{message}");
+}

@@ -3,6 +3,7 @@
 use super::file::LowRank;
 use super::{Adapter, AdapterRoom};
 use crate::model::error::LoadError;
+use crate::model::gguf::interleaved_row;
 use crate::model::spec::ModelSpec;
 use crate::model::weights::{self, Adaptable};
 use crate::plan::WeightFormat;
@@ -18,6 +19,8 @@ use std::sync::Arc;
 pub struct AdapterLayout {
     pub(super) room: AdapterRoom,
     pub(super) targets: Vec<Target>,
+    /// Elements of a head.
+    head_dim: u32,
 }
 
 /// A matrix of the plan.
@@ -117,6 +120,7 @@ impl SlotContent {
             layout: Arc::new(AdapterLayout {
                 room,
                 targets: Vec::new(),
+                head_dim: 0,
             }),
             parts: Vec::new(),
         }
@@ -125,7 +129,7 @@ impl SlotContent {
     /// A and B of each matrix of the model, as whole rows of the plan's weights.
     pub(super) fn matrices(&self) -> impl Iterator<Item = Bytes> + '_ {
         let targets = self.layout.targets.iter();
-        targets.flat_map(|target| target.fill(&self.layout.room, &self.parts))
+        targets.flat_map(|target| target.fill(&self.layout, &self.parts))
     }
 }
 
@@ -136,6 +140,7 @@ impl AdapterLayout {
         Self {
             room,
             targets: targets.collect(),
+            head_dim: spec.layers.first().map_or(0, |layer| layer.head_dim),
         }
     }
 
@@ -205,7 +210,8 @@ impl AdapterLayout {
 
 impl Target {
     /// A and B of adapters, each times a factor.
-    fn fill(&self, room: &AdapterRoom, parts: &[(Arc<Adapter>, f32)]) -> [Bytes; 2] {
+    fn fill(&self, layout: &AdapterLayout, parts: &[(Arc<Adapter>, f32)]) -> [Bytes; 2] {
+        let room = &layout.room;
         let (width, columns) = (self.width(room) as usize, self.columns as usize);
         let mut a = vec![0.0; width * columns];
         let mut b = vec![0.0; self.rows as usize * width];
@@ -217,7 +223,7 @@ impl Target {
                 };
                 let rank = change.rank as usize;
                 a[at * columns..][..rank * columns].copy_from_slice(&change.a);
-                module.fill_back(&mut b, (width, at), (change, *factor));
+                module.fill_back(&mut b, (width, at), (change, *factor), layout.head_dim);
                 at += rank;
             }
         }
@@ -232,17 +238,31 @@ impl Module {
         b: &mut [f32],
         (width, at): (usize, usize),
         (change, factor): (&LowRank, f32),
+        head_dim: u32,
     ) {
         let rank = change.rank as usize;
         for run in &self.runs {
             for (to, from) in (run.to as usize..).zip(run.from.clone()) {
-                let row = &change.b[from as usize * rank..][..rank];
+                let row = change.back_row(from as usize, head_dim as usize);
                 let own = &mut b[to * width + at..][..rank];
                 for (own, value) in own.iter_mut().zip(row) {
                     *own = value * factor * run.factor;
                 }
             }
         }
+    }
+}
+
+impl LowRank {
+    /// A row of B, by its number in a checkpoint of the base, whose heads have `head_dim` rows.
+    fn back_row(&self, row: usize, head_dim: usize) -> &[f32] {
+        let stored = if self.is_interleaved {
+            interleaved_row(row, head_dim)
+        } else {
+            row
+        };
+        let rank = self.rank as usize;
+        &self.b[stored * rank..][..rank]
     }
 }
 
