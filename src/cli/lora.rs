@@ -42,8 +42,8 @@ pub(crate) struct AdapterArgs {
 pub(crate) struct ServedAdapterArgs {
     #[command(flatten)]
     all: AdapterArgs,
-    /// LoRA adapters (folders of peft or GGUF files) that requests name as models, as NAME=PATH or {"name": …, "path": …}; several
-    /// may be used in one step (--max-loras, --max-lora-rank)
+    /// LoRA adapters (folders of peft or GGUF files) that requests name as models, as NAME=PATH or {"name": …, "path":
+    /// …}; several may be used in one step (--max-loras, --max-lora-rank)
     #[arg(long, env = "FOLIO_LORA_MODULES", value_name = "NAME=PATH", num_args = 1.., value_parser = LoraModule::parse)]
     lora_modules: Vec<LoraModule>,
     /// Adapters of --lora change only the answers to requests that ask for them

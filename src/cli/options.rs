@@ -44,8 +44,8 @@ pub(crate) enum QuantizationChoice {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
-    /// Folder with config.json and safetensors, GGUF file, or Hugging Face name org/repo[@revision][:QUANT or
-    /// :FILE.gguf], which is downloaded [default: the built-in demo model]
+    /// Folder with config.json and safetensors, GGUF file, Hugging Face name org/repo[@revision][:QUANT or
+    /// :FILE.gguf], or a short name such as qwen3:0.6b, which is downloaded [default: the built-in demo model]
     #[arg(short, long, env = "FOLIO_MODEL", value_name = "PATH_OR_NAME")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
@@ -355,6 +355,11 @@ enum TextPlace {
 }
 
 impl TextFiles {
+    /// Whether they are those of the built-in model.
+    pub(crate) fn is_demo(&self) -> bool {
+        matches!(self.place, TextPlace::Demo)
+    }
+
     /// Neither tokenizer nor template.
     pub(crate) fn none() -> Self {
         Self {

@@ -33,6 +33,7 @@ pub(crate) struct Session {
     thread: JoinHandle<Result<(), EngineEnd>>,
     /// Adapters of the model.
     adapters: Vec<ServedAdapter>,
+    is_demo: bool,
 }
 
 /// Starts the engine's thread on the selected backend.
@@ -165,6 +166,7 @@ impl Session {
         (tells, device_queue): (Tells, Option<DeviceQueue>),
     ) -> Result<Self> {
         let Models { model, text, draft } = models;
+        let is_demo = text.is_demo();
         let (draft, draft_text) = draft.unzip();
         let (handle, inbox) = handle::channel(config.queue_requests_max);
         let inbox = match device_queue {
@@ -193,6 +195,7 @@ impl Session {
                 generation,
                 thread,
                 adapters: Vec::new(),
+                is_demo,
             }),
             Err(error) => {
                 // A process must not end while one of its threads uses a driver. The first error is the one to report.
@@ -215,6 +218,19 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// What somebody should know of the model before they ask it something.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        if self.is_demo {
+            return Some(
+                "the built-in demo model is a toy; a real one: folio serve qwen3:0.6b, and more in `folio plan`",
+            );
+        }
+        let lacks_template = self.text.tokenizer.is_some() && self.text.template.is_none();
+        lacks_template.then_some(
+            "this model has no chat template, so it continues text: `folio run --raw`, POST /v1/completions",
+        )
     }
 
     /// Whether the engine's thread has ended, by itself or after a drain.

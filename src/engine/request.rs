@@ -1,7 +1,7 @@
 //! Requests and their events. A request is validated once, on submission; an accepted request is well-formed.
 
 use crate::model::GenerationDefaults;
-pub use crate::model::adapters::SlotContent;
+pub use crate::model::adapters::{Adapter, AdapterLayout, SlotContent};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;

@@ -4,6 +4,8 @@
 //! The numbers come from [`Fit`], which the engine itself uses to allocate. Exit code 1 means that the model does not
 //! fit.
 
+mod names;
+
 use super::serve;
 use super::serve::config::ConfigFile;
 use super::serve::served::Sources;
@@ -104,6 +106,12 @@ pub(crate) fn run(args: &PlanArgs, given: &ArgMatches) -> Result<bool> {
     };
     let text = if args.json {
         report.as_json().to_string()
+    } else if named.model.is_none() && args.shape.is_none() {
+        format!(
+            "{}\n\n{}",
+            report.as_text(),
+            names::table(&config, &subject)?
+        )
     } else {
         report.as_text()
     };

@@ -89,8 +89,8 @@ impl Target {
     }
 }
 
-/// What a slot holds: an adapter, or several with factors. Its matrices are made when they are written to the device, so
-/// that a request with factors of its own costs no memory.
+/// What a slot holds: an adapter, or several with factors. Its matrices are made when they are written to the device,
+/// so that a request with factors of its own costs no memory.
 pub struct SlotContent {
     /// Tells contents apart.
     pub digest: [u8; 32],

@@ -6,6 +6,7 @@ use crate::engine::request::{
 };
 use crate::platform::SystemTime;
 use crate::server::guards::access::Client;
+use crate::server::parameters::adapters;
 use crate::server::parameters::beams::{self, StopAtText};
 use crate::server::parameters::samplers::OtherSamplers;
 use crate::server::parameters::structured::{self, Structure};
@@ -165,7 +166,7 @@ impl SamplingRequest {
             target,
             ..
         } = this;
-        let (model, adapters) = state.asked(target)?;
+        let (model, adapters) = adapters::asked(state, target)?;
         let sampling = Sampling {
             best: fields.n.unwrap_or(1) as usize,
             silent: this.echo && this.max_tokens == Some(0),

@@ -12,6 +12,7 @@ use crate::engine::request::{
 };
 use crate::platform;
 use crate::server::guards::{Client, read_object};
+use crate::server::parameters::adapters::base;
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::prompts::{Prompt, Prompts};
 use crate::server::parameters::read;
@@ -109,7 +110,7 @@ pub(crate) async fn embeddings(
             (request.target, request.form, inputs)
         }
     };
-    let model = state.base(&target)?;
+    let model = base(&state, &target)?;
     let inputs = Inputs {
         pooling: pooling(form.pooling),
         normalize: form.normalize,
@@ -163,7 +164,7 @@ async fn llama_form(
     client: Client,
     request: LlamaEmbeddingRequest,
 ) -> Result<Response, ApiError> {
-    state.base(&request.target)?;
+    base(state, &request.target)?;
     let content = request
         .content
         .ok_or_else(|| ApiError::missing("content"))?;

@@ -5,6 +5,7 @@
 
 use crate::engine::request::{DrawDefaults, DrawParams, SamplingParams};
 use crate::server::guards::Client;
+use crate::server::parameters::adapters::numbers;
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::kind::{Bounds, Kind as _};
 use crate::server::parameters::kinds::{List, Nested};
@@ -116,7 +117,7 @@ pub(crate) async fn set_adapters(
     let bounds = Bounds::new(&server.shared.options.limits, None);
     let parts = kind.read("adapters", body, &bounds)?;
     match server.models.one() {
-        Some(model) => model.adapters.set_scales(&parts)?,
+        Some(model) => model.adapters.set_scales(&numbers(&parts))?,
         None if parts.is_empty() => {}
         None => {
             let message = "a server of several models has no adapters";

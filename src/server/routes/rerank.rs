@@ -9,6 +9,7 @@ use crate::engine::request::{
     BeamParams, Event, Request as EngineRequest, RequestError, SamplingParams,
 };
 use crate::server::guards::{Client, read_object};
+use crate::server::parameters::adapters;
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::rerank::{
@@ -85,7 +86,7 @@ async fn rerank_documents(
     client: Client,
     request: RerankDocumentsRequest,
 ) -> Result<Json<Value>, ApiError> {
-    let model = state.base(&request.judging.target)?;
+    let model = adapters::base(state, &request.judging.target)?;
     let pairs = request
         .documents
         .iter()
@@ -115,7 +116,7 @@ async fn rerank_texts(
     mut request: RerankTextsRequest,
 ) -> Result<Json<Value>, ApiError> {
     const NAMES: Names = &[("prompt", "texts")];
-    state.base(&request.judging.target)?;
+    adapters::base(state, &request.judging.target)?;
     if request.truncate {
         let room = room(state, &request.query, &request.judging, NAMES).await?;
         let asked = request.judging.document_tokens_max();
@@ -262,7 +263,7 @@ pub(crate) async fn score(
         documents,
         judging,
     } = request.await?;
-    let model = state.base(&judging.target)?;
+    let model = adapters::base(&state, &judging.target)?;
     if queries.len() > 1 && queries.len() != documents.len() {
         let message = format!(
             "`{query}` must be one text, or as many as `{document}` ({}), not {}",

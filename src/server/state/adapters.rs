@@ -1,9 +1,6 @@
 //! The LoRA adapters of a served model: models of their own, which clients may also combine, load and unload.
 
-use super::ModelState;
-use crate::engine::request::SlotContent;
-use crate::model::adapters::{Adapter, AdapterLayout};
-use crate::server::parameters::table::{AdapterPart, Target};
+use crate::engine::request::{Adapter, SlotContent};
 use crate::server::wire::error::{ApiError, shorten};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,9 +22,9 @@ pub struct ServedAdapter {
 /// Reads the adapters that clients load while the server runs.
 #[derive(Clone)]
 pub struct AdapterReader {
-    read: Read,
+    pub(super) read: Read,
     /// Maximum number of adapters in host memory.
-    adapters_max: usize,
+    pub(super) adapters_max: usize,
 }
 
 /// Reads an adapter by its path; an error says what is wrong with it.
@@ -59,20 +56,36 @@ impl fmt::Debug for AdapterReader {
 #[derive(Debug)]
 pub(crate) struct Adapters(Mutex<List>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct List {
     entries: Vec<AdapterEntry>,
     /// The number of the next one.
     next_id: u32,
 }
 
+/// An adapter that may be asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct AdapterEntry {
+    /// Its number for llama.cpp's clients, which no later adapter has.
+    pub(crate) id: u32,
+    pub(crate) served: ServedAdapter,
+    uses: Arc<Uses>,
+}
+
+/// Number of answers that an adapter has a part in.
+#[derive(Debug, Default)]
+struct Uses {
+    waiting: AtomicUsize,
+    running: AtomicUsize,
+}
+
 /// When a client may load an adapter.
 #[derive(Clone, Copy)]
-struct LoadRules {
+pub(super) struct LoadRules {
     /// It takes the place of one that has its name.
-    replaces: bool,
+    pub(super) replaces: bool,
     /// Maximum number of adapters.
-    adapters_max: usize,
+    pub(super) adapters_max: usize,
 }
 
 impl List {
@@ -112,28 +125,9 @@ impl List {
     }
 }
 
-/// An adapter that may be asked for.
-#[derive(Clone, Debug)]
-pub(crate) struct AdapterEntry {
-    /// Its number for llama.cpp's clients, which no later adapter has.
-    pub(crate) id: u32,
-    pub(crate) served: ServedAdapter,
-    uses: Arc<Uses>,
-}
-
-/// Number of answers that an adapter has a part in.
-#[derive(Debug, Default)]
-struct Uses {
-    waiting: AtomicUsize,
-    running: AtomicUsize,
-}
-
 impl Adapters {
     pub(super) fn new(served: Vec<ServedAdapter>) -> Self {
-        let mut list = List {
-            entries: Vec::new(),
-            next_id: 0,
-        };
+        let mut list = List::default();
         for served in served {
             list.add(served);
         }
@@ -167,8 +161,44 @@ impl Adapters {
             .cloned()
     }
 
+    /// The adapters with these numbers, each with its factor: of two factors for one, the last. A number that no
+    /// adapter has is refused by the name of its field.
+    pub(crate) fn numbered(
+        &self,
+        parts: &[(u32, f32)],
+        field: &str,
+    ) -> Result<Vec<(AdapterEntry, f32)>, ApiError> {
+        let entries = self.entries();
+        for (id, _) in parts {
+            if entries.iter().all(|entry| entry.id != *id) {
+                let message = format!("`{field}`: there is no adapter {id} (GET /lora-adapters)");
+                return Err(ApiError::invalid(field, message));
+            }
+        }
+        let taken = entries.into_iter().filter_map(|entry| {
+            let (_, factor) = parts.iter().rfind(|(id, _)| *id == entry.id)?;
+            Some((entry, *factor))
+        });
+        Ok(taken.collect())
+    }
+
+    /// Sets the factors of answers of the base; adapters that are not named have none.
+    pub(crate) fn set_scales(&self, parts: &[(u32, f32)]) -> Result<(), ApiError> {
+        let named = self.numbered(parts, "id")?;
+        for entry in &mut self.list().entries {
+            let own = named.iter().find(|(named, _)| named.id == entry.id);
+            entry.served.scale = own.map_or(0.0, |(_, factor)| *factor);
+        }
+        Ok(())
+    }
+
+    /// Whether a client may load an adapter with this name.
+    pub(super) fn check(&self, name: &str, rules: LoadRules) -> Result<(), ApiError> {
+        self.list().check(name, rules)
+    }
+
     /// Adds an adapter that a client loaded, or replaces the one with its name.
-    fn load(&self, served: ServedAdapter, rules: LoadRules) -> Result<(), ApiError> {
+    pub(super) fn load(&self, served: ServedAdapter, rules: LoadRules) -> Result<(), ApiError> {
         let mut list = self.list();
         list.check(&served.name, rules)?;
         list.add(served);
@@ -176,7 +206,7 @@ impl Adapters {
     }
 
     /// Removes the adapter with this name. Answers that use it go on.
-    fn remove(&self, name: &str) -> Result<(), ApiError> {
+    pub(super) fn remove(&self, name: &str) -> Result<(), ApiError> {
         let mut list = self.list();
         let count = list.entries.len();
         list.entries.retain(|entry| entry.served.name != name);
@@ -185,40 +215,18 @@ impl Adapters {
         }
         Ok(())
     }
+}
 
-    /// Sets the factors of answers of the base; adapters that are not named have none.
-    pub(crate) fn set_scales(&self, parts: &[AdapterPart]) -> Result<(), ApiError> {
-        let mut list = self.list();
-        for part in parts {
-            find(&list.entries, part, "id")?;
-        }
-        for entry in &mut list.entries {
-            entry.served.scale = scale_of(entry, parts).unwrap_or(0.0);
-        }
-        Ok(())
+impl AdapterEntry {
+    /// Number of answers that wait for it.
+    pub(crate) fn waiting(&self) -> usize {
+        self.uses.waiting.load(Ordering::Relaxed)
     }
-}
 
-/// The factor that a list gives an adapter; of two, the last.
-fn scale_of(entry: &AdapterEntry, parts: &[AdapterPart]) -> Option<f32> {
-    let own = parts.iter().rfind(|part| part.id == i64::from(entry.id))?;
-    Some(own.scale.unwrap_or(1.0))
-}
-
-/// The adapter that a request asks for by its number.
-fn find<'a>(
-    entries: &'a [AdapterEntry],
-    part: &AdapterPart,
-    field: &str,
-) -> Result<&'a AdapterEntry, ApiError> {
-    let entry = entries.iter().find(|entry| i64::from(entry.id) == part.id);
-    entry.ok_or_else(|| {
-        let message = format!(
-            "`{field}`: there is no adapter {} (GET /lora-adapters)",
-            part.id
-        );
-        ApiError::invalid(field, message)
-    })
+    /// Number of answers that it has a part in now.
+    pub(crate) fn running(&self) -> usize {
+        self.uses.running.load(Ordering::Relaxed)
+    }
 }
 
 /// What a request changes of its model, and whose uses it counts among.
@@ -228,153 +236,14 @@ pub(crate) struct AskedAdapters {
     uses: Vec<Arc<Uses>>,
 }
 
-impl ModelState {
-    /// The served name that a request asks for, with the adapters that its answer takes.
-    pub(crate) fn asked(
-        &self,
-        target: Target,
-    ) -> Result<(String, Option<AskedAdapters>), ApiError> {
-        let name = self.model(target.model)?;
-        let parts = self.parts(&name, target.lora)?;
-        if parts.is_empty() {
-            return Ok((name, None));
-        }
-        let layout = self.ready()?.adapters.as_ref();
-        let layout = layout.ok_or_else(ApiError::internal)?;
-        let adapters: Vec<_> = parts
-            .iter()
-            .map(|(entry, scale)| (entry.served.adapter.clone(), *scale))
-            .collect();
-        let content = layout.combine(&adapters).ok_or_else(|| {
-            let rank = layout.room().rank;
-            let message = format!("`lora`: together, the ranks exceed {rank} (--max-lora-rank)");
-            ApiError::invalid("lora", message)
-        })?;
-        let asked = AskedAdapters {
+impl AskedAdapters {
+    /// The content of a slot that adapters were combined to.
+    pub(super) fn new(content: SlotContent, parts: Vec<(AdapterEntry, f32)>) -> Self {
+        Self {
             content: Arc::new(content),
             uses: parts.into_iter().map(|(entry, _)| entry.uses).collect(),
-        };
-        Ok((name, Some(asked)))
-    }
-
-    /// The adapters that an answer takes, with their factors.
-    fn parts(
-        &self,
-        name: &str,
-        lora: Option<Vec<AdapterPart>>,
-    ) -> Result<Vec<(AdapterEntry, f32)>, ApiError> {
-        let own = self.adapters.named(name);
-        let parts: Vec<(AdapterEntry, f32)> = match (own, lora) {
-            (Some(_), Some(lora)) if !lora.is_empty() => {
-                let message =
-                    format!("`lora`: {name} is an adapter already; name its base as `model`");
-                return Err(ApiError::invalid("lora", message));
-            }
-            (Some(entry), _) => vec![(entry, 1.0)],
-            (None, Some(lora)) => {
-                let entries = self.adapters.entries();
-                for part in &lora {
-                    find(&entries, part, "lora")?;
-                }
-                let parts = entries.into_iter().filter_map(|entry| {
-                    let scale = scale_of(&entry, &lora)?;
-                    Some((entry, scale))
-                });
-                parts.collect()
-            }
-            (None, None) => {
-                let entries = self.adapters.entries().into_iter();
-                entries
-                    .map(|entry| (entry.clone(), entry.served.scale))
-                    .collect()
-            }
-        };
-        let taken = parts.into_iter().filter(|(_, scale)| *scale != 0.0);
-        Ok(taken.collect())
-    }
-
-    /// Refuses adapters where only answers have one.
-    pub(crate) fn base(&self, target: &Target) -> Result<String, ApiError> {
-        let name = self.model(target.model.clone())?;
-        if self.adapters.named(&name).is_some() {
-            let message =
-                format!("`model`: {name} is an adapter, which changes answers only; use its base");
-            return Err(ApiError::invalid("model", message));
-        }
-        match &target.lora {
-            Some(lora) if !lora.is_empty() => Err(ApiError::unsupported(
-                "lora",
-                "`lora`: adapters change answers only",
-            )),
-            _ => Ok(name),
         }
     }
-
-    /// Forgets an adapter that a client names. Answers that use it go on.
-    pub(crate) fn unload_adapter(&self, name: &str) -> Result<(), ApiError> {
-        match self.options.adapter_reader {
-            Some(_) => self.adapters.remove(name),
-            None => Err(fixed()),
-        }
-    }
-
-    /// Reads an adapter for clients, which call it by this name; another one with the name is replaced if the client
-    /// says so.
-    pub(crate) async fn load_adapter(
-        &self,
-        name: String,
-        path: String,
-        replaces: bool,
-    ) -> Result<(), ApiError> {
-        let Some(reader) = self.options.adapter_reader.clone() else {
-            return Err(fixed());
-        };
-        if self.model_names.iter().any(|own| *own == name) {
-            let name = shorten(&name);
-            let message = format!("The lora adapter {name} conflicts with a served base model.");
-            return Err(ApiError::invalid("lora_name", message));
-        }
-        let rules = LoadRules {
-            replaces,
-            adapters_max: reader.adapters_max,
-        };
-        self.adapters.list().check(&name, rules)?;
-        let layout = self.ready()?.adapters.clone();
-        let layout = layout.ok_or_else(ApiError::internal)?;
-        // Reading takes a while, whatever its size.
-        let read = self.shared.offload(usize::MAX, {
-            let path = path.clone();
-            move || read_checked(&reader, &path, &layout)
-        });
-        let adapter = read
-            .await?
-            .map_err(|why| ApiError::invalid("lora_path", format!("`lora_path`: {why}")))?;
-        // Another client may have loaded one meanwhile.
-        self.adapters.load(
-            ServedAdapter {
-                name,
-                path,
-                adapter: Arc::new(adapter),
-                scale: 0.0,
-            },
-            rules,
-        )
-    }
-}
-
-/// The error of a server whose adapters are those that it began with.
-fn fixed() -> ApiError {
-    ApiError::not_implemented("clients may load and unload adapters only with --lora-folder")
-}
-
-fn read_checked(
-    reader: &AdapterReader,
-    path: &str,
-    layout: &AdapterLayout,
-) -> Result<Adapter, String> {
-    let adapter = (reader.read)(path)?;
-    layout.check(&adapter).map_err(|error| error.to_string())?;
-    Ok(adapter)
 }
 
 /// A use of adapters by an answer, counted until it is dropped.
@@ -391,44 +260,37 @@ impl AdapterUse {
             uses: asked.map(|asked| asked.uses.clone()).unwrap_or_default(),
             is_running: false,
         };
-        this.count(|count| count.fetch_add(1, Ordering::Relaxed));
+        for count in this.counts() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
         this
     }
 
     /// The answer is being computed.
     pub(crate) fn run(&mut self) {
-        if !self.is_running {
-            self.count(|count| count.fetch_sub(1, Ordering::Relaxed));
-            self.is_running = true;
-            self.count(|count| count.fetch_add(1, Ordering::Relaxed));
+        if self.is_running {
+            return;
         }
+        for uses in &self.uses {
+            uses.waiting.fetch_sub(1, Ordering::Relaxed);
+            uses.running.fetch_add(1, Ordering::Relaxed);
+        }
+        self.is_running = true;
     }
 
-    fn count(&self, change: impl Fn(&AtomicUsize) -> usize) {
-        for uses in &self.uses {
-            change(if self.is_running {
-                &uses.running
-            } else {
-                &uses.waiting
-            });
-        }
+    /// Where it is counted.
+    fn counts(&self) -> impl Iterator<Item = &AtomicUsize> {
+        self.uses.iter().map(|uses| match self.is_running {
+            true => &uses.running,
+            false => &uses.waiting,
+        })
     }
 }
 
 impl Drop for AdapterUse {
     fn drop(&mut self) {
-        self.count(|count| count.fetch_sub(1, Ordering::Relaxed));
-    }
-}
-
-impl AdapterEntry {
-    /// Number of answers that wait for it.
-    pub(crate) fn waiting(&self) -> usize {
-        self.uses.waiting.load(Ordering::Relaxed)
-    }
-
-    /// Number of answers that it has a part in now.
-    pub(crate) fn running(&self) -> usize {
-        self.uses.running.load(Ordering::Relaxed)
+        for count in self.counts() {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }

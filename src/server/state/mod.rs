@@ -6,6 +6,7 @@
 //! of them meanwhile.
 
 mod adapters;
+mod adapting;
 mod answering;
 mod compilations;
 mod facts;

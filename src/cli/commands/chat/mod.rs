@@ -157,6 +157,11 @@ impl<'a> Chat<'a> {
                 "{}. /help lists commands, Ctrl-C stops an answer, Ctrl-D ends.",
                 self.in_words()?
             ));
+            if let Some(Partner::Here(session)) = &self.partner
+                && let Some(advice) = session.advice()
+            {
+                note(advice);
+            }
         }
         loop {
             let text = match input.read()? {

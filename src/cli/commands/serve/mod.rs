@@ -473,6 +473,9 @@ async fn announce((serving, is_open): (&Serving, &AtomicBool), name: &str, addre
             note(format_args!(
                 "ready on {address} ({uses}): {name} on {device}, context {context}, {seqs} sequences at once"
             ));
+            if let Some(advice) = session.advice() {
+                note(advice);
+            }
         }
         tokio::time::sleep(POLL).await;
     }
