@@ -169,7 +169,10 @@ pub(crate) fn main() -> ExitCode {
     };
     // Which options were given, of the command.
     let given = matches.subcommand().map_or(&matches, |(_, given)| given);
-    log_to_stderr(matches!(command, Command::Serve(_)));
+    // A server's file of options may say how it logs.
+    if !matches!(command, Command::Serve(_)) {
+        log_to_stderr("folio=warn", LogFormat::Text);
+    }
     let outcome = match command {
         Command::Serve(options) => serve::run(*options, given),
         Command::Chat(options) => chat::run(&options),
@@ -293,7 +296,7 @@ fn variable_at_fault(
 /// What `FOLIO_LOG` means, for the help.
 const LOG_HELP: &str = "FOLIO_LOG=folio=info, or another filter of the Rust crate tracing-subscriber, sets what is \
                         logged on stderr; by default warnings, and of `serve` one line for each request \
-                        (folio=warn,folio::access=info)";
+                        (folio=warn,folio::access=info,folio::notes=info)";
 
 /// What the long help says after the commands.
 fn more_help() -> String {
@@ -303,13 +306,16 @@ fn more_help() -> String {
     )
 }
 
-/// Logs warnings to stderr, and requests if this is a server. `FOLIO_LOG` sets another filter.
-fn log_to_stderr(is_server: bool) {
-    let usual = if is_server {
-        "folio=warn,folio::access=info"
-    } else {
-        "folio=warn"
-    };
+/// The form of lines on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    /// An object a line, what is usually told in sentences too.
+    Json,
+}
+
+/// Logs to stderr what passes a filter; `FOLIO_LOG` sets another one.
+pub(crate) fn log_to_stderr(usual: &str, format: LogFormat) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOLIO_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
     // In a terminal, unless `NO_COLOR` or `CLICOLOR=0` is set.
@@ -319,7 +325,14 @@ fn log_to_stderr(is_server: bool) {
         .with_ansi(colours)
         .with_writer(std::io::stderr);
     // If stderr is closed, that error cannot be reported anywhere.
-    log.log_internal_errors(false).init();
+    let log = log.log_internal_errors(false);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => {
+            output::log_notes();
+            log.json().with_ansi(false).init();
+        }
+    }
 }
 
 /// Reports a panic, which is a bug, as one line that users can report.

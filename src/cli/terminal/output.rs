@@ -9,6 +9,7 @@ use anyhow::Result;
 use indicatif::ProgressStyle;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Exit code after stdout was closed: the code that a shell reports for tools ended by SIGPIPE.
 pub(crate) const CLOSED: u8 = 128 + 13;
@@ -20,8 +21,20 @@ pub(crate) fn result(text: impl Display) -> Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Writes a line to stderr.
+/// Whether notes are logged.
+static LOGS_NOTES: AtomicBool = AtomicBool::new(false);
+
+/// From now on, [`note`] logs.
+pub(crate) fn log_notes() {
+    LOGS_NOTES.store(true, Ordering::Relaxed);
+}
+
+/// Writes a line to stderr, in the form that the log has.
 pub(crate) fn note(text: impl Display) {
+    if LOGS_NOTES.load(Ordering::Relaxed) {
+        tracing::info!(target: "folio::notes", "{}", plain(&text.to_string()));
+        return;
+    }
     // A single write, so that lines of several threads do not mix.
     let _ = io::stderr().write_all(format!("{}\n", plain(&text.to_string())).as_bytes());
 }
