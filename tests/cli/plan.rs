@@ -14,6 +14,30 @@ fn planned(arguments: &[&str]) -> (Value, Option<i32>) {
 
 /// The demo has 9.9 MiB of weights, 5.3 in q8 and 3.5 in q4, and 15.4 MiB of activations; a block takes 96 KiB.
 #[test]
+fn slots_for_adapters_count_as_weights() {
+    let weights = |slots: &str| {
+        let (report, _) = planned(&[
+            "--memory",
+            "6GiB",
+            "--shape",
+            "qwen3-0.6b",
+            "--max-loras",
+            slots,
+        ]);
+        report["asked"]["weight_bytes"].as_u64().expect("a number")
+    };
+    let [none, one, two] = ["0", "1", "2"].map(weights);
+    // With one slot, there is another one without an adapter.
+    let slot = two - one;
+    assert_eq!(one - none, 2 * slot);
+    // Seven projections of 28 layers, rank 16, f16: A and B have (inputs + outputs) × 16 elements each, and the parts of
+    // fused matrices have an A of their own.
+    let widths = [3 * 1024 + 4096, 2048 + 1024, 2 * 1024 + 6144, 3072 + 1024];
+    let plain = 28 * 16 * 2 * widths.iter().sum::<u64>();
+    assert!((plain..3 * plain).contains(&slot), "{slot} for {plain}");
+}
+
+#[test]
 fn a_plan_without_a_model_lists_those_with_short_names() {
     let said = result(&["plan", "--memory", "6GiB"]);
     let line = |name: &str| {
