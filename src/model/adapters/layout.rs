@@ -94,8 +94,15 @@ impl Target {
 pub struct SlotContent {
     /// Tells contents apart.
     pub digest: [u8; 32],
-    layout: Arc<AdapterLayout>,
-    parts: Vec<(Arc<Adapter>, f32)>,
+    matrices: Matrices,
+}
+
+/// Where the matrices of a content come from.
+enum Matrices {
+    /// Adapters of a model, each with a factor.
+    Sum(Arc<AdapterLayout>, Vec<(Arc<Adapter>, f32)>),
+    /// They are there.
+    Given(Vec<Bytes>),
 }
 
 impl fmt::Debug for SlotContent {
@@ -107,29 +114,24 @@ impl fmt::Debug for SlotContent {
 }
 
 impl SlotContent {
-    /// A content without matrices, for models that have none.
+    /// A content with these matrices, for models without arithmetic.
     #[doc(hidden)]
-    pub fn empty(digest: [u8; 32]) -> Self {
-        let room = AdapterRoom {
-            slots: 0,
-            rank: 0,
-            format: WeightFormat::F32,
-        };
+    pub fn given(digest: [u8; 32], matrices: Vec<Bytes>) -> Self {
         Self {
             digest,
-            layout: Arc::new(AdapterLayout {
-                room,
-                targets: Vec::new(),
-                head_dim: 0,
-            }),
-            parts: Vec::new(),
+            matrices: Matrices::Given(matrices),
         }
     }
 
     /// A and B of each matrix of the model, as whole rows of the plan's weights.
-    pub(super) fn matrices(&self) -> impl Iterator<Item = Bytes> + '_ {
-        let targets = self.layout.targets.iter();
-        targets.flat_map(|target| target.fill(&self.layout, &self.parts))
+    pub(super) fn matrices(&self) -> Box<dyn Iterator<Item = Bytes> + '_> {
+        match &self.matrices {
+            Matrices::Given(matrices) => Box::new(matrices.iter().cloned()),
+            Matrices::Sum(layout, parts) => {
+                let targets = layout.targets.iter();
+                Box::new(targets.flat_map(|target| target.fill(layout, parts)))
+            }
+        }
     }
 }
 
@@ -202,8 +204,7 @@ impl AdapterLayout {
         let fits = ranks.values().all(|rank| *rank <= self.room.rank);
         fits.then(|| SlotContent {
             digest: *hasher.finalize().as_bytes(),
-            layout: self.clone(),
-            parts: parts.to_vec(),
+            matrices: Matrices::Sum(self.clone(), parts.to_vec()),
         })
     }
 }
