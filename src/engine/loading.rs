@@ -372,6 +372,8 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             vocab: plan.vocab,
             has_head: self.model.source.has_head(),
             computes_whole_sequences: plan.computes_whole_sequences(),
+            classes: self.model.source.classes(),
+            marks_texts: self.model.source.marks_texts(),
             max_model_len: limits.max_model_len,
             block_size: limits.memory.block_size,
             blocks: limits.memory.blocks.iter().sum(),

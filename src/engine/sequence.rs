@@ -200,7 +200,7 @@ impl Sequence {
                 choice: choice.index,
                 ..order
             },
-            tokens: request.prompt.to_vec(),
+            tokens: request.marked_prompt(),
             pending: 0,
             tokens_limit: 0,
             holding,

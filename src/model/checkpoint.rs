@@ -1,6 +1,7 @@
 //! A model: opened from wherever its files are, then recorded and uploaded.
 
 use super::adapters::{AdapterLayout, AdapterRoom};
+use super::classes::ClassHead;
 use super::error::{LoadError, UploadError};
 use super::generation::GenerationDefaults;
 use super::gguf::Gguf;
@@ -19,6 +20,7 @@ use futures_util::FutureExt as _;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Maximum size of `config.json` and similar files, which are far smaller.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
@@ -35,6 +37,7 @@ pub struct Model {
     stored: Option<BTreeMap<String, TensorInfo>>,
     weights: WeightTable,
     adapters: Option<AdapterLayout>,
+    classes: Option<Arc<ClassHead>>,
 }
 
 impl Model {
@@ -73,7 +76,9 @@ impl Model {
         let spec = untied_if_they_differ(spec, source.as_ref())
             .now_or_never()
             .expect("files are read at once")?;
-        Self::new(spec, generation, source)
+        Self::with_classes(spec, generation, source)
+            .now_or_never()
+            .expect("files are read at once")
     }
 
     /// A model from GGUF. Take tokenizer and template from [`Gguf::texts`] first.
@@ -108,7 +113,7 @@ impl Model {
         let source = Box::new(RemoteTensors::open(files).await?);
         let source = prequantized::unpacked(&configs, source).await?;
         let spec = untied_if_they_differ(spec, source.as_ref()).await?;
-        Self::new(spec, generation, source)
+        Self::with_classes(spec, generation, source).await
     }
 
     /// A model from its parts, wherever they come from.
@@ -123,7 +128,9 @@ impl Model {
         let source = prequantized::unpacked(&[("config.json", config_json)], source)
             .now_or_never()
             .expect("the tensors are in memory")?;
-        Self::new(spec, generation, source)
+        Self::with_classes(spec, generation, source)
+            .now_or_never()
+            .expect("the tensors are in memory")
     }
 
     /// The same model, with its matrices quantized as they are read. Weights that are already quantized stay as they
@@ -131,10 +138,11 @@ impl Model {
     pub fn quantized(self, quantization: Quantization) -> Result<Self, LoadError> {
         let stored = self.source.tensors().clone();
         let source = Box::new(Quantized::new(self.source, quantization));
-        let has_head = self.has_head;
+        let (has_head, classes) = (self.has_head, self.classes);
         Ok(Self {
             stored: Some(stored),
             has_head,
+            classes,
             ..Self::new(self.spec, self.generation, source)?
         })
     }
@@ -157,11 +165,33 @@ impl Model {
     /// A model of this shape with random bf16 weights, generated when they are read; the same seed gives the same
     /// weights.
     pub fn random(spec: ModelSpec, seed: u64) -> Self {
+        // A head for classes takes no part in the plan.
+        let spec = ModelSpec {
+            classes: None,
+            ..spec
+        };
         let source = random::RandomTensors::new(&spec, seed);
         let generation = GenerationDefaults::new(&spec, "generation_config.json", None)
             .expect("no file has no faults");
         Self::new(spec, generation, Box::new(source))
             .expect("random tensors have the shapes the spec asks for")
+    }
+
+    /// A model with its head for classes, if it has one.
+    async fn with_classes(
+        spec: ModelSpec,
+        generation: GenerationDefaults,
+        source: Box<dyn TensorSource>,
+    ) -> Result<Self, LoadError> {
+        let mut model = Self::new(spec, generation, source)?;
+        let spec = &model.spec;
+        if let Some(classes) = &spec.classes {
+            let (hidden, embedding) = (spec.hidden, spec.tensors.embedding);
+            let source = model.source.as_ref();
+            let head = ClassHead::read(classes, hidden, embedding, source).await?;
+            model.classes = Some(Arc::new(head));
+        }
+        Ok(model)
     }
 
     fn new(
@@ -195,12 +225,18 @@ impl Model {
             weights,
             has_head,
             adapters: None,
+            classes: None,
         })
     }
 
     /// Whether it can answer. Without a head, a model gives embeddings of texts only.
     pub fn has_head(&self) -> bool {
         self.has_head
+    }
+
+    /// The head for classes over its pooled rows, if it has one.
+    pub fn classes(&self) -> Option<&Arc<ClassHead>> {
+        self.classes.as_ref()
     }
 
     /// What the checkpoint holds besides the text model, as a line for the user: towers for images and sound, and

@@ -48,7 +48,7 @@ pub use sentence::SentenceModel;
 pub use stream::{StopStrings, TextPiece, TextStream, Utf8Stream};
 pub use template::{ChatInput, ChatTemplate, RESERVED_KWARGS, TemplateError};
 pub use template_caps::TemplateCaps;
-pub use tokenizer::{Tokenizer, TokenizerError};
+pub use tokenizer::{PairIds, PairLimits, Tokenizer, TokenizerError};
 
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -179,6 +179,18 @@ impl TextModel {
             config,
             sentence: None,
         })
+    }
+
+    /// Maximum tokens of a text with its special ones, of an encoder: what sentence-transformers' files say, else
+    /// `model_max_length` of tokenizer_config.json, which is a huge number if it says nothing.
+    pub fn encoder_tokens_max(&self) -> Option<usize> {
+        let own = self.sentence.as_ref();
+        let own = own.and_then(|sentence| sentence.max_tokens);
+        let usual = || {
+            let most = self.config.get("model_max_length")?.as_u64()?;
+            usize::try_from(most).ok().filter(|most| *most > 0)
+        };
+        own.or_else(usual)
     }
 
     /// Renders a conversation to the prompt text that the model will see.

@@ -6,6 +6,7 @@
 mod agents;
 mod answers;
 mod bad_requests;
+mod classes;
 mod connections;
 mod document;
 mod edges;
@@ -21,6 +22,8 @@ mod local;
 mod metrics;
 mod models;
 mod ollama;
+#[path = "../support/packed.rs"]
+mod packed;
 mod peers;
 mod rerank;
 mod responses;
@@ -32,6 +35,8 @@ mod structural_tags;
 mod structured;
 mod tables;
 mod templates;
+#[path = "../support/tensors.rs"]
+mod tensors;
 mod tools;
 mod turns;
 #[cfg(unix)]

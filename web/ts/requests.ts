@@ -300,12 +300,12 @@ export interface Judging {
   instruction?: string | null;
   /** Keep only this many of each document's first tokens; 0 keeps all. */
   max_tokens_per_doc?: number | null;
-  /** Another name of `max_tokens_per_doc`. */
+  /** Keep this many tokens of a pair (with a head for classes) or of a document; -1 keeps as many as fit. */
   truncate_prompt_tokens?: number | null;
   /** Which side of a document that is too long is cut: `right` (the default) keeps its beginning. */
   truncation_side?: "left" | "right" | null;
-  /** Scores are probabilities or cosines in any case. */
-  use_activation?: true | null;
+  /** False: report logits or the logarithm of the odds instead of probabilities; a cosine stays as it is. */
+  use_activation?: boolean | null;
 }
 
 export interface LlamaSettings {
@@ -811,7 +811,7 @@ export interface RerankTextsRequest
   raw_scores?: boolean | null;
   /** Repeat each text in its result. */
   return_text?: boolean | null;
-  /** Cut a text that does not fit into the context. */
+  /** Cut a text that does not fit into the context; it is refused otherwise. */
   truncate?: boolean | null;
   /** Texts are cut at their end. */
   truncation_direction?: "Right" | "right" | null;
@@ -884,6 +884,22 @@ export interface ScoreDataRequest
 }
 
 export type ScoreRequest = ScoreTextsRequest | ScoreDocumentsRequest | ScoreItemsRequest | ScoreDataRequest;
+
+export interface ClassifyRequest
+  extends Target, Queueing {
+  /** What to classify: a text, several, a list of token ids, or several lists. */
+  input: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }>;
+  /** Encode texts with the special tokens that the tokenizer adds. */
+  add_special_tokens?: boolean | null;
+  /** False: report logits. */
+  use_activation?: boolean | null;
+  /** Another name of `use_activation`. */
+  activation?: boolean | null;
+}
 
 export interface TokenizeTextRequest
   extends Target {

@@ -43,9 +43,9 @@ const INPUTS_AT_ONCE: usize = 16;
 pub(crate) struct Inputs {
     prompts: Prompts,
     queueing: Queueing,
-    add_special: bool,
+    pub(crate) add_special: bool,
     /// `None`: as the model's files say.
-    pooling: Option<Pooling>,
+    pub(crate) pooling: Option<Pooling>,
     normalize: bool,
     /// Leave out the end of what does not fit into the context.
     pub(crate) truncates: bool,
@@ -203,9 +203,13 @@ fn usual_pooling(state: &ModelState, info: &EngineInfo) -> Pooling {
 }
 
 /// Maximum tokens of an input: the context, or less if the model's files say so.
-fn tokens_max(state: &ModelState, info: &EngineInfo) -> u32 {
-    let sentence = state.text.sentence.as_ref();
-    let own = sentence.and_then(|sentence| sentence.max_tokens);
+pub(crate) fn tokens_max(state: &ModelState, info: &EngineInfo) -> u32 {
+    let own = if info.computes_whole_sequences {
+        state.text.encoder_tokens_max()
+    } else {
+        let sentence = state.text.sentence.as_ref();
+        sentence.and_then(|sentence| sentence.max_tokens)
+    };
     let own = own.and_then(|own| u32::try_from(own).ok());
     own.map_or(info.max_model_len, |own| own.min(info.max_model_len))
 }
@@ -245,6 +249,23 @@ pub(crate) async fn vectors(
     client: Client,
     inputs: Inputs,
 ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    if state.ready()?.classes.is_some() {
+        let message = "this model has a head for classes: use /rerank, /score or /classify";
+        return Err(ApiError::unsupported("model", message));
+    }
+    let (dimensions, normalize) = (inputs.dimensions, inputs.normalize);
+    let (rows, tokens) = rows(state, client, inputs).await?;
+    let vectors = rows.into_iter();
+    let vectors = vectors.map(|vector| finished(vector, dimensions, normalize));
+    Ok((vectors.collect(), tokens))
+}
+
+/// The pooled rows of inputs, and the number of their tokens.
+pub(crate) async fn rows(
+    state: &ModelState,
+    client: Client,
+    inputs: Inputs,
+) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
     let info = state.ready()?;
     if info.embedding_len == 0 {
         return Err(ApiError::unsupported(
@@ -257,19 +278,17 @@ pub(crate) async fn vectors(
         queueing,
         add_special,
         pooling,
-        normalize,
         truncates,
         names,
-        dimensions,
+        ..
     } = inputs;
     let room = tokens_max(state, info);
     let truncation = Truncation::new(&queueing, room);
     let prompts = prepared(state, prompts);
     let pooling = pooling.unwrap_or_else(|| usual_pooling(state, info));
     let base = base_request(queueing, client, pooling);
-    let checked = base.check_without_prompt(info.vocab, info.max_model_len);
-    checked.map_err(|error| ApiError::refused(&error, names))?;
-
+    base.check_without_prompt(info.vocab, info.max_model_len)
+        .map_err(|error| ApiError::refused(&error, names))?;
     if !truncates && !truncation.is_asked() {
         prompts.check_bytes(name_of("prompt", names), info)?;
     }
@@ -282,32 +301,29 @@ pub(crate) async fn vectors(
     let inputs: Vec<_> = inputs.into_iter().map(|ids| truncation.of(ids)).collect();
     check_lengths(&inputs, room).map_err(|error| ApiError::refused(&error, names))?;
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
-    let _active = state.count_answer();
-    let all = inputs.into_iter().map(|ids| {
-        embed(
-            state,
-            EngineRequest {
-                prompt: ids.into(),
-                ..base.clone()
-            },
-            names,
-        )
+    let requests = inputs.into_iter().map(|ids| EngineRequest {
+        prompt: ids.into(),
+        ..base.clone()
     });
-    let vectors: Vec<_> = futures_util::stream::iter(all)
+    Ok((pooled(state, requests, names).await?, prompt_tokens))
+}
+
+/// The pooled rows of requests.
+pub(crate) async fn pooled(
+    state: &ModelState,
+    requests: impl Iterator<Item = EngineRequest>,
+    names: Names,
+) -> Result<Vec<Vec<f32>>, ApiError> {
+    let _active = state.count_answer();
+    let all = requests.map(|request| embed(state, request, names));
+    futures_util::stream::iter(all)
         .buffered(INPUTS_AT_ONCE)
         .try_collect()
-        .await?;
-    Ok((
-        vectors
-            .into_iter()
-            .map(|vector| finished(vector, dimensions, normalize))
-            .collect(),
-        prompt_tokens,
-    ))
+        .await
 }
 
 /// A request for a vector, without its prompt.
-fn base_request(queueing: Queueing, client: Client, pooling: Pooling) -> EngineRequest {
+pub(crate) fn base_request(queueing: Queueing, client: Client, pooling: Pooling) -> EngineRequest {
     EngineRequest {
         params: SamplingParams {
             max_tokens: Some(1),
@@ -341,7 +357,7 @@ async fn encoded(
 }
 
 /// Fails if an input has more tokens than there is room for.
-fn check_lengths(inputs: &[Vec<u32>], room: u32) -> Result<(), SubmitError> {
+pub(crate) fn check_lengths(inputs: &[Vec<u32>], room: u32) -> Result<(), SubmitError> {
     match inputs.iter().find(|ids| ids.len() > room as usize) {
         Some(long) => Err(SubmitError::PromptTooLong {
             tokens: u32::try_from(long.len()).unwrap_or(u32::MAX),

@@ -3,6 +3,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod chat;
+pub(crate) mod classes;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod forward;

@@ -10,8 +10,8 @@ use crate::server::parameters::ollama::{
     OllamaPullRequest, OllamaShowRequest,
 };
 use crate::server::parameters::rerank::{
-    RerankDocumentsRequest, RerankTextsRequest, ScoreDataRequest, ScoreDocumentsRequest,
-    ScoreItemsRequest, ScoreTextsRequest,
+    ClassifyRequest, RerankDocumentsRequest, RerankTextsRequest, ScoreDataRequest,
+    ScoreDocumentsRequest, ScoreItemsRequest, ScoreTextsRequest,
 };
 use crate::server::parameters::responses::{InputTokensRequest, ResponsesRequest};
 use crate::server::parameters::table::{
@@ -23,8 +23,8 @@ use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, one_o
 #[cfg(feature = "server")]
 use crate::server::routes::ui;
 use crate::server::routes::{
-    batch, chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama,
-    rerank, responses, tokens, vllm,
+    batch, chat, classes, completions, embeddings, health, llama, load, messages, metrics, models,
+    ollama, rerank, responses, tokens, vllm,
 };
 use crate::server::state::ServerState;
 use axum::Json;
@@ -462,6 +462,15 @@ fn rerank_routes() -> Vec<Route> {
                     example: || json!({"text_1": "Who sleeps?", "text_2": ["A cat sleeps.", "It rains."]}),
                 },
                 Answer::One("ScoreAnswer"),
+            ),
+        ),
+        Route::model(
+            &["/classify"],
+            post(classes::classify),
+            Operation::post(
+                "The classes of texts, of models with a head for classes.",
+                Body::of::<ClassifyRequest>(|| json!({"input": ["It rains.", "It is great!"]})),
+                Answer::One("ClassifyAnswer"),
             ),
         ),
     ]

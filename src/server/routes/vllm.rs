@@ -3,7 +3,7 @@
 
 use crate::server::guards::parse_ahead;
 use crate::server::parameters::read::has;
-use crate::server::routes::{chat, completions, embeddings, rerank};
+use crate::server::routes::{chat, classes, completions, embeddings, rerank};
 use crate::server::state::{ModelState, ServerState};
 use crate::server::wire::error::ApiError;
 use axum::Json;
@@ -50,6 +50,9 @@ pub(crate) async fn invocations(
     match kind {
         Invocation::Chat => chat::chat(state, request).await,
         Invocation::Completion => completions::completions(state, request).await,
+        Invocation::Embedding if classes::head(&state.0).is_ok() => {
+            Ok(classes::classify(state, request).await?.into_response())
+        }
         Invocation::Embedding => embeddings::embeddings(state, request).await,
         Invocation::Rerank => Ok(rerank::rerank(state, request).await?.into_response()),
         Invocation::Score => Ok(rerank::score(state, request).await?.into_response()),
