@@ -7,7 +7,7 @@
 
 pub use super::stats::{Stat, Stats, Value};
 pub use crate::model::ClassHead;
-pub use crate::model::pooled::Squash;
+pub use crate::model::pooled::{PooledLayer, Squash, through};
 pub use crate::plan::figures::Figures;
 
 use super::DeviceQueue;
@@ -131,6 +131,8 @@ pub struct EngineInfo {
     pub computes_whole_sequences: bool,
     /// Its head for classes: what makes logits of pooled rows.
     pub classes: Option<Arc<ClassHead>>,
+    /// Layers that follow the pooled rows of a text.
+    pub dense: Arc<[PooledLayer]>,
     /// Whether the tokens of the two texts of a pair differ: [`Request::second_text`].
     pub marks_texts: bool,
     /// Maximum tokens of prompt and answer together.
@@ -171,9 +173,10 @@ fn check_fits(request: &Request, info: &EngineInfo) -> Result<(), SubmitError> {
             message,
         });
     }
-    if request.pooling == Some(Pooling::First) && !info.computes_whole_sequences {
-        let message =
-            "must not be that of the first token, which sees no other in this model".to_owned();
+    let needs_whole = matches!(request.pooling, Some(Pooling::First | Pooling::All));
+    if needs_whole && !info.computes_whole_sequences {
+        let message = "must be last or mean: this model is no encoder, so that only the last token sees all others"
+            .to_owned();
         return Err(SubmitError::Invalid {
             field: "pooling",
             message,

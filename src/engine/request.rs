@@ -62,6 +62,8 @@ pub enum Pooling {
     Last,
     /// The mean over all tokens.
     Mean,
+    /// The states of all tokens, one after the other, of a model that computes whole sequences.
+    All,
 }
 
 /// How tokens are sampled and when a choice ends. Defaults are vLLM's.
@@ -365,7 +367,8 @@ pub enum PromptEvent {
     Prefix(PrefixReport),
     /// Logprobs of the next prompt tokens, starting with the second token; each is sent once, in order.
     Logprobs(Arc<[Token]>),
-    /// The embedding, as long as the model's hidden states and not normalized.
+    /// The embedding, as long as the model's hidden states and not normalized; with [`Pooling::All`], those of all
+    /// tokens.
     Embedding(Vec<f32>),
 }
 

@@ -3,6 +3,7 @@
 
 use crate::backend::BackendError;
 use crate::model::adapters::{AdapterLayout, AdapterRoom};
+use crate::model::pooled::PooledLayer;
 use crate::model::{ClassHead, Model, Quantization, UploadError};
 use crate::plan::{Plan, Storage, WeightId};
 use bytes::Bytes;
@@ -33,6 +34,11 @@ pub trait Source {
     /// Its head for classes, which the host computes.
     fn classes(&self) -> Option<Arc<ClassHead>> {
         None
+    }
+
+    /// Layers that follow the pooled rows of a text, which the host computes.
+    fn dense(&self) -> Arc<[PooledLayer]> {
+        Arc::default()
     }
 
     /// Whether the tokens of the two texts of a pair are marked.
@@ -72,6 +78,10 @@ impl Source for Model {
 
     fn classes(&self) -> Option<Arc<ClassHead>> {
         Model::classes(self).cloned()
+    }
+
+    fn dense(&self) -> Arc<[PooledLayer]> {
+        Model::dense(self).clone()
     }
 
     fn marks_texts(&self) -> bool {

@@ -5,14 +5,15 @@ use super::classes::ClassHead;
 use super::error::{LoadError, UploadError};
 use super::generation::GenerationDefaults;
 use super::gguf::Gguf;
+use super::pooled::PooledLayer;
 use super::prequantized;
 use super::quantize::{self, Quantization, Quantized};
-use super::remote::{self, RangeFiles, RemoteTensors, read_whole};
+use super::remote::{self, FolderFiles, RangeFiles, RemoteTensors, read_whole};
 use super::safetensors::Safetensors;
 use super::source::{Element, TensorInfo, TensorSource};
 use super::spec::ModelSpec;
 use super::weights::WeightTable;
-use super::{adapters, decoder, demo, random};
+use super::{adapters, decoder, demo, dense, random};
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform::{self, FileAccess};
 use bytes::Bytes;
@@ -38,6 +39,8 @@ pub struct Model {
     weights: WeightTable,
     adapters: Option<AdapterLayout>,
     classes: Option<Arc<ClassHead>>,
+    /// What follows the pooled rows of a text.
+    dense: Arc<[PooledLayer]>,
 }
 
 impl Model {
@@ -76,9 +79,16 @@ impl Model {
         let spec = untied_if_they_differ(spec, source.as_ref())
             .now_or_never()
             .expect("files are read at once")?;
-        Self::with_classes(spec, generation, source)
+        let dense = dense::dense(&FolderFiles(folder), spec.hidden)
             .now_or_never()
-            .expect("files are read at once")
+            .expect("files are read at once")?;
+        let model = Self::with_classes(spec, generation, source)
+            .now_or_never()
+            .expect("files are read at once")?;
+        Ok(Self {
+            dense: dense.into(),
+            ..model
+        })
     }
 
     /// A model from GGUF. Take tokenizer and template from [`Gguf::texts`] first.
@@ -110,10 +120,14 @@ impl Model {
         }
         let mut configs = vec![(config, &config_json[..])];
         configs.extend(others.iter().map(|(name, json)| (*name, &json[..])));
+        let dense = dense::dense(files.as_ref(), spec.hidden).await?;
         let source = Box::new(RemoteTensors::open(files).await?);
         let source = prequantized::unpacked(&configs, source).await?;
         let spec = untied_if_they_differ(spec, source.as_ref()).await?;
-        Self::with_classes(spec, generation, source).await
+        Ok(Self {
+            dense: dense.into(),
+            ..Self::with_classes(spec, generation, source).await?
+        })
     }
 
     /// A model from its parts, wherever they come from.
@@ -138,11 +152,12 @@ impl Model {
     pub fn quantized(self, quantization: Quantization) -> Result<Self, LoadError> {
         let stored = self.source.tensors().clone();
         let source = Box::new(Quantized::new(self.source, quantization));
-        let (has_head, classes) = (self.has_head, self.classes);
+        let (has_head, classes, dense) = (self.has_head, self.classes, self.dense);
         Ok(Self {
             stored: Some(stored),
             has_head,
             classes,
+            dense,
             ..Self::new(self.spec, self.generation, source)?
         })
     }
@@ -226,6 +241,7 @@ impl Model {
             has_head,
             adapters: None,
             classes: None,
+            dense: Arc::default(),
         })
     }
 
@@ -237,6 +253,11 @@ impl Model {
     /// The head for classes over its pooled rows, if it has one.
     pub fn classes(&self) -> Option<&Arc<ClassHead>> {
         self.classes.as_ref()
+    }
+
+    /// The dense modules of sentence-transformers that follow its pooled rows, in order.
+    pub fn dense(&self) -> &Arc<[PooledLayer]> {
+        &self.dense
     }
 
     /// What the checkpoint holds besides the text model, as a line for the user: towers for images and sound, and

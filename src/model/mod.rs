@@ -20,6 +20,7 @@ mod config_scales;
 mod config_state;
 mod decoder;
 pub mod demo;
+mod dense;
 mod error;
 mod families;
 mod generation;

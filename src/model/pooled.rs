@@ -147,6 +147,11 @@ impl PooledLayer {
         })
     }
 
+    /// Elements that it takes.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
     /// Elements that it gives.
     pub fn outputs(&self) -> usize {
         self.weight.len() / self.inputs

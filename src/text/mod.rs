@@ -36,6 +36,7 @@ mod template_source;
 mod tokenizer;
 mod tokenizer_file;
 mod tokenizer_parts;
+mod word_pieces;
 
 pub use folder::{MORE_TEMPLATES, TextFolder};
 pub use grammar::{
@@ -138,9 +139,8 @@ impl TextModel {
         let config = folder.config()?;
         let added = folder.added_tokens(&config)?;
         let tokenizer = folder
-            .tokenizer
-            .as_deref()
-            .map(|json| Tokenizer::with_added(json, added))
+            .tokenizer_json(&config)?
+            .map(|json| Tokenizer::with_added(&json, added))
             .transpose()?;
         let sentence = SentenceModel::read(|name| folder.sentence(name))?;
         Ok(Self {

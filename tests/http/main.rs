@@ -11,6 +11,7 @@ mod connections;
 mod document;
 mod edges;
 mod embeddings;
+mod encoders;
 mod faults;
 mod fields;
 mod grammars;
@@ -41,5 +42,6 @@ mod tools;
 mod turns;
 #[cfg(unix)]
 mod unix_socket;
+mod vectors;
 mod vllm;
 mod vllm_routes;

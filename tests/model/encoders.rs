@@ -9,11 +9,12 @@ use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Capacity, Inspect};
 use folio::engine::request::{Event, Pooling, PromptEvent, Request, SamplingParams};
 use folio::model::Model;
+use folio::model::pooled::through;
 use folio::plan::check::check;
 use folio::plan::inputs::{BatchInputs, PoolRow, SECOND_TEXT, SequenceRows};
 use folio::plan::{BufferId, KvFormat, Plan, Step, Tail};
 use folio::platform::block_on;
-use folio::text::sentence::RowsOfText;
+use folio::text::sentence::{RowsOfText, pool};
 use folio::text::{TextError, TextFolder, TextModel};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -361,7 +362,7 @@ fn texts_become_the_vectors_of_sentence_transformers() {
             prompts.push(found);
             expected.push(numbers(&case["embedding"]));
         }
-        let vectors = embed(model, sentence.rows, &prompts);
+        let vectors = vectors(model, &text, &prompts);
         for (index, (found, wanted)) in vectors.iter().zip(&expected).enumerate() {
             // Without a module that does it, sentence-transformers does not scale vectors to length one.
             let pairs = unit(found).into_iter().zip(unit(wanted));
@@ -381,19 +382,64 @@ fn unit(vector: &[f32]) -> Vec<f32> {
     scaled.map(|value| value as f32).collect()
 }
 
-/// The pooled rows of prompts, from an engine.
-fn embed(model: Model, rows: RowsOfText, prompts: &[Vec<u32>]) -> Vec<Vec<f32>> {
-    let pooling = match rows {
-        RowsOfText::First => Pooling::First,
-        RowsOfText::Last => Pooling::Last,
-        RowsOfText::Mean => Pooling::Mean,
-    };
+/// All rows of prompts, one after the other, from an engine.
+fn all_rows(model: Model, prompts: &[Vec<u32>]) -> Vec<Vec<f32>> {
     let requests = prompts.iter().map(|prompt| Request {
         prompt: prompt.clone().into(),
-        pooling: Some(pooling),
+        pooling: Some(Pooling::All),
         ..Request::default()
     });
     pooled(model, requests.collect())
+}
+
+/// The vectors of prompts, as the model's files say.
+fn vectors(model: Model, text: &TextModel, prompts: &[Vec<u32>]) -> Vec<Vec<f32>> {
+    let sentence = text.sentence.as_ref().expect("they are there");
+    let (columns, dense) = (model.spec().hidden as usize, model.dense().clone());
+    let skipped = match &sentence.default_prompt {
+        Some(prompt) if !sentence.pools_prompt => {
+            let tokenizer = text.tokenizer.as_ref().expect("it has a tokenizer");
+            tokenizer.encode(prompt, true).expect("it is encoded").len() - 1
+        }
+        _ => 0,
+    };
+    let vector = |rows: &Vec<f32>| {
+        let pooled = pool(rows, columns, skipped, &sentence.poolings);
+        let vector = through(&dense, &pooled).into_iter();
+        vector.map(|x| x as f32).collect()
+    };
+    all_rows(model, prompts).iter().map(vector).collect()
+}
+
+/// Every pooling of all rows is that of sentence-transformers.
+#[test]
+fn poolings_of_all_rows_are_those_of_sentence_transformers() {
+    let modes = [
+        ("cls", RowsOfText::First),
+        ("max", RowsOfText::Max),
+        ("mean", RowsOfText::Mean),
+        ("mean_sqrt_len_tokens", RowsOfText::MeanOfRoot),
+        ("weightedmean", RowsOfText::WeightedMean),
+        ("lasttoken", RowsOfText::Last),
+    ];
+    let folder = folders().remove(0);
+    let json: Value =
+        serde_json::from_slice(&std::fs::read(folder.join("golden.json")).expect("it is there"))
+            .expect("it is JSON");
+    let model = Model::open(&folder).expect("it opens");
+    let columns = model.spec().hidden as usize;
+    let has_types = |case: &&Value| ids(&case["types"]).contains(&1);
+    let cases = json["cases"].as_array().expect("cases").iter();
+    let cases: Vec<_> = cases.filter(|case| !has_types(case)).collect();
+    let prompts: Vec<_> = cases.iter().map(|case| ids(&case["ids"])).collect();
+    for (rows, case) in all_rows(model, &prompts).iter().zip(cases) {
+        for (name, mode) in modes {
+            let (found, wanted) = (pool(rows, columns, 0, &[mode]), &case["pooled"][name]);
+            for (found, wanted) in found.iter().zip(numbers(wanted)) {
+                assert!((found - wanted).abs() <= 5e-4, "{name}: {found} {wanted}");
+            }
+        }
+    }
 }
 
 /// The pooled rows of requests, from an engine on the reference backend.

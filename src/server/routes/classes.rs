@@ -10,6 +10,7 @@ use crate::server::parameters::table::Queueing;
 use crate::server::routes::embeddings::{self, Inputs};
 use crate::server::state::{ModelState, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, Names, name_of};
+use crate::text::sentence::RowsOfText;
 use crate::text::{PairIds, PairLimits, TextModel};
 use axum::Json;
 use axum::extract::{Request, State};
@@ -51,15 +52,6 @@ pub(crate) fn scores(function: Squash, logits: &[f64]) -> Vec<f64> {
     scores
 }
 
-/// The pooling of the rows that a head reads.
-fn pooling(head: &ClassHead) -> Pooling {
-    if head.spec.of_mean {
-        Pooling::Mean
-    } else {
-        Pooling::First
-    }
-}
-
 /// Logits of texts, and the number of tokens that were read.
 pub(crate) async fn logits(
     state: &ModelState,
@@ -67,9 +59,14 @@ pub(crate) async fn logits(
     head: &ClassHead,
     mut inputs: Inputs,
 ) -> Result<(Vec<Vec<f64>>, usize), ApiError> {
-    inputs.pooling = Some(pooling(head));
-    let (rows, tokens) = embeddings::rows(state, client, inputs).await?;
-    Ok((rows.iter().map(|row| head.logits(row)).collect(), tokens))
+    inputs.pooling = Some(if head.spec.of_mean {
+        RowsOfText::Mean
+    } else {
+        RowsOfText::First
+    });
+    let (rows, counts) = embeddings::rows(state, client, inputs).await?;
+    let logits = rows.iter().map(|row| head.logits(row));
+    Ok((logits.collect(), counts.iter().sum()))
 }
 
 /// Logits of pairs of texts, and the number of tokens that were read.
@@ -86,7 +83,12 @@ pub(crate) async fn logits_of_pairs(
         queueing,
         names,
     } = inputs;
-    let base = embeddings::base_request(queueing, client, pooling(head));
+    let pooling = if head.spec.of_mean {
+        Pooling::Mean
+    } else {
+        Pooling::First
+    };
+    let base = embeddings::base_request(&queueing, client, pooling);
     base.check_without_prompt(info.vocab, info.max_model_len)
         .map_err(|error| ApiError::refused(&error, names))?;
     let room = embeddings::tokens_max(state, info);
