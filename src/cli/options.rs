@@ -201,6 +201,20 @@ impl ModelArgs {
         })
     }
 
+    /// The model and the words after it. After --model, the first argument is such a word.
+    pub(crate) fn or_words(
+        &self,
+        first: Option<&Path>,
+        rest: &[String],
+    ) -> Result<(Self, Vec<String>)> {
+        if !self.is_typed() {
+            return Ok((self.or_first(first)?, rest.to_vec()));
+        }
+        let first = first.map(|word| word.to_string_lossy().into_owned());
+        let words = first.into_iter().chain(rest.iter().cloned());
+        Ok((self.clone(), words.collect()))
+    }
+
     /// The same options for another model.
     pub(crate) fn instead(&self, model: &Path) -> Self {
         Self {
@@ -448,7 +462,9 @@ fn text_folder(folder: &Path, with_tokenizer: bool) -> Result<TextFolder> {
         .map(|name| format!("{MORE_TEMPLATES}{name}"));
     let names = TextFolder::NAMES.map(str::to_owned).into_iter().chain(more);
     let mut files = TextFolder::default();
-    for name in names.filter(|name| with_tokenizer || name != "tokenizer.json") {
+    for name in names
+        .filter(|name| with_tokenizer || !["tokenizer.json", "vocab.txt"].contains(&name.as_str()))
+    {
         let path = folder.join(&name);
         if let Some(bytes) = read_if_there(&path)? {
             if let Some(message) = stand_in(&bytes) {

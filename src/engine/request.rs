@@ -10,11 +10,15 @@ pub use super::draft_report::{DraftReport, DraftSkip};
 pub use crate::model::DrawDefaults;
 pub use crate::plan::inputs::DrawParams;
 
+use crate::plan::inputs::SECOND_TEXT;
+
 /// One prompt with its sampling parameters.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Token ids; not empty, each below the vocabulary size.
     pub prompt: Arc<[u32]>,
+    /// The first token of the second text of a pair, of a model that tells them apart.
+    pub second_text: Option<u32>,
     /// How to sample the continuation.
     pub params: SamplingParams,
     /// Prompts with different salts never share cached blocks.
@@ -58,6 +62,8 @@ pub enum Pooling {
     Last,
     /// The mean over all tokens.
     Mean,
+    /// The states of all tokens, one after the other, of a model that computes whole sequences.
+    All,
 }
 
 /// How tokens are sampled and when a choice ends. Defaults are vLLM's.
@@ -361,7 +367,8 @@ pub enum PromptEvent {
     Prefix(PrefixReport),
     /// Logprobs of the next prompt tokens, starting with the second token; each is sent once, in order.
     Logprobs(Arc<[Token]>),
-    /// The embedding, as long as the model's hidden states and not normalized.
+    /// The embedding, as long as the model's hidden states and not normalized; with [`Pooling::All`], those of all
+    /// tokens.
     Embedding(Vec<f32>),
 }
 
@@ -534,12 +541,25 @@ impl Request {
             });
         }
         check_ids("prompt", self.prompt.iter(), vocab)?;
+        if self.second_text.is_some_and(|first| first > prompt_len) {
+            return invalid("second_text", "must not be after the prompt".into());
+        }
         check_ids(
             "prediction",
             self.predicted.iter().flat_map(|predicted| predicted.iter()),
             vocab,
         )?;
         self.check_without_prompt(vocab, max_model_len)
+    }
+
+    /// The prompt as the embedding reads it: tokens of a second text are marked.
+    pub(super) fn marked_prompt(&self) -> Vec<u32> {
+        let mut tokens = self.prompt.to_vec();
+        let first = self
+            .second_text
+            .map_or(tokens.len(), |first| first as usize);
+        tokens[first..].iter_mut().for_each(|id| *id |= SECOND_TEXT);
+        tokens
     }
 
     /// Checks that the beams of a search fit an engine with `max_num_seqs` sequences and this much room.

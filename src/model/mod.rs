@@ -9,6 +9,7 @@
 
 pub mod adapters;
 mod checkpoint;
+mod classes;
 mod config;
 mod config_defaults;
 mod config_experts;
@@ -19,11 +20,13 @@ mod config_scales;
 mod config_state;
 mod decoder;
 pub mod demo;
+mod dense;
 mod error;
 mod families;
 mod generation;
 pub mod gguf;
 mod layer_weight;
+pub mod pooled;
 mod prequantized;
 mod quantize;
 mod random;
@@ -42,6 +45,7 @@ mod tensor_names;
 mod weights;
 
 pub use checkpoint::Model;
+pub use classes::{ClassHead, ClassesSpec};
 pub use error::{LoadError, UploadError};
 pub use generation::{DrawDefaults, GenerationDefaults};
 pub use gguf::{Gguf, Mixture, Requantization, Texts};

@@ -5,10 +5,12 @@
 //! a result, such as a full disk, is an error. Notes that cannot be written are dropped, so that a server continues
 //! when its terminal is closed.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use indicatif::ProgressStyle;
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Write as _};
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Exit code after stdout was closed: the code that a shell reports for tools ended by SIGPIPE.
@@ -65,6 +67,16 @@ pub(crate) fn bar_style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("━╸ ")
+}
+
+/// Where results go: a file, or stdout.
+pub(crate) fn open_output(path: Option<&Path>) -> Result<Box<dyn Write>> {
+    let Some(path) = path else {
+        return Ok(Box::new(BufWriter::new(io::stdout())));
+    };
+    Ok(Box::new(BufWriter::new(
+        File::create(path).with_context(|| path.display().to_string())?,
+    )))
 }
 
 #[cfg(test)]

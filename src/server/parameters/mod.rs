@@ -23,4 +23,5 @@ pub(crate) mod thinking;
 pub(crate) mod thought_budget;
 pub(crate) mod tools;
 pub(crate) mod turns;
+pub(crate) mod vectors;
 pub(crate) mod vocabulary;

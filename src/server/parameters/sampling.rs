@@ -526,6 +526,15 @@ impl Truncation {
         }
     }
 
+    /// The number of last tokens that are kept, if it is the last ones.
+    pub(crate) fn ending(&self) -> Option<usize> {
+        if self.keeps_beginning {
+            None
+        } else {
+            self.most.map(|most| most as usize)
+        }
+    }
+
     /// A prompt, cut.
     pub(crate) fn of(&self, mut prompt: Vec<u32>) -> Vec<u32> {
         let most = self.most.map_or(usize::MAX, |most| most as usize);

@@ -32,6 +32,8 @@ use serde_json::{Map, Value};
 /// Maximum bytes of the name and the path of an adapter.
 const ADAPTER_NAME_BYTES_MAX: usize = 256;
 const ADAPTER_PATH_BYTES_MAX: usize = 4096;
+/// Names of poolings.
+pub(crate) const POOLINGS: &[&str] = &["cls", "last", "max", "mean", "weightedmean"];
 /// Maximum inputs of one embeddings request, as in OpenAI's API.
 pub(crate) const INPUTS_MAX: i64 = 2048;
 
@@ -98,6 +100,19 @@ fields! {
         session_id: "the prefix cache serves every request",
         store: "answers are not stored",
         truncation: "a prompt that is too long is refused unless `truncate_prompt_tokens` cuts it",
+    }
+}
+
+impl Queueing {
+    /// The same for another part of a request.
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            priority: self.priority,
+            cache_salt: self.cache_salt.clone(),
+            truncate_prompt_tokens: self.truncate_prompt_tokens,
+            truncation_side: self.truncation_side,
+            user: None,
+        }
     }
 }
 
@@ -410,8 +425,9 @@ fields! {
         endianness: Option<&'static str> = Optional(Choice(&["native", "little", "big"])),
         /// Elements to keep of each vector.
         dimensions: Option<i64> = Optional(Integer { min: 1, max: Most::Embedding }),
-        /// The hidden state of the last token, or the mean over all; by default as the model's files say.
-        pooling: Option<&'static str> = Optional(Choice(&["last", "mean"])),
+        /// Which hidden states count: by default as the model's files say; others than `last` and `mean` of encoders
+        /// only.
+        pooling: Option<&'static str> = Optional(Choice(POOLINGS)),
         /// Scale vectors to length one.
         normalize: bool = Flag(true) => embd_normalize = EmbdNormalize => use_activation = Flag(true),
     }
@@ -427,6 +443,8 @@ fields! {
         input: Prompts = Required(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
         /// Encode texts with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
+        /// The name of the prompt of the model's files that is put before texts; the default one if there is one.
+        prompt_name: Option<String> = Optional(Text::ANY),
     }
     refuses {
         messages: "`input` says what to embed",
@@ -439,8 +457,9 @@ fields! {
         /// What to embed: a text, several, a list of token ids, or several lists.
         content: Option<Prompts> = Needed(Optional(PromptsKind { most: Most::Fixed(INPUTS_MAX) }))
             => input = Optional(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
-        /// The hidden state of the last token, or the mean over all; by default as the model's files say.
-        pooling: Option<&'static str> = Optional(Choice(&["last", "mean"])),
+        /// Which hidden states count: by default as the model's files say; others than `last` and `mean` of encoders
+        /// only.
+        pooling: Option<&'static str> = Optional(Choice(POOLINGS)),
         /// How vectors are scaled: 2 to length one, -1 not at all.
         embd_normalize: bool = EmbdNormalize,
     }

@@ -64,6 +64,7 @@ fn card(server: &ServerState, model: &ModelView, name: &str) -> Value {
         "status": status,
         "meta": model.facts.as_ref().map(|known| meta(&known.outline)),
         "aliases": model.names.iter().filter(|other| *other != name).collect::<Vec<_>>(),
+        "capabilities": model.facts.as_ref().map(|known| known.outline.capabilities()),
         "tags": [],
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
     })
@@ -198,7 +199,7 @@ pub(crate) async fn sglang_model(
         "model_path": names[0],
         "tokenizer_path": names[0],
         "served_model_name": names[0],
-        "is_generation": true,
+        "is_generation": !known.outline.encodes,
         "max_model_len": known.outline.max_model_len,
         "vocab_size": known.outline.vocab,
     })))

@@ -10,8 +10,8 @@ use crate::server::parameters::ollama::{
     OllamaPullRequest, OllamaShowRequest,
 };
 use crate::server::parameters::rerank::{
-    RerankDocumentsRequest, RerankTextsRequest, ScoreDataRequest, ScoreDocumentsRequest,
-    ScoreItemsRequest, ScoreTextsRequest,
+    ClassifyRequest, RerankDocumentsRequest, RerankTextsRequest, ScoreDataRequest,
+    ScoreDocumentsRequest, ScoreItemsRequest, ScoreTextsRequest,
 };
 use crate::server::parameters::responses::{InputTokensRequest, ResponsesRequest};
 use crate::server::parameters::table::{
@@ -20,12 +20,16 @@ use crate::server::parameters::table::{
     RenderChatRequest, RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest,
     TokenizeTextRequest, UnloadAdapterRequest,
 };
+use crate::server::parameters::vectors::{
+    CohereEmbedRequest, PoolingRequest, TeiEmbedAllRequest, TeiEmbedRequest, TeiPredictRequest,
+    TeiSimilarityRequest,
+};
 use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, one_of};
 #[cfg(feature = "server")]
 use crate::server::routes::ui;
 use crate::server::routes::{
-    batch, chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama,
-    rerank, responses, tokens, vllm,
+    batch, chat, classes, cohere, completions, embeddings, health, llama, load, messages, metrics,
+    models, ollama, rerank, responses, tei, tokens, vllm,
 };
 use crate::server::state::ServerState;
 use axum::Json;
@@ -53,6 +57,8 @@ pub(crate) fn routes() -> Vec<Route> {
         embedding_routes(),
         llama_embedding_routes(),
         rerank_routes(),
+        vector_routes(),
+        tei_routes(),
         token_routes(),
         llama_state_routes(),
         llama_routes(),
@@ -483,6 +489,91 @@ fn rerank_routes() -> Vec<Route> {
                     example: || json!({"text_1": "Who sleeps?", "text_2": ["A cat sleeps.", "It rains."]}),
                 },
                 Answer::One("ScoreAnswer"),
+            ),
+        ),
+        Route::model(
+            &["/classify"],
+            post(classes::classify),
+            Operation::post(
+                "The classes of texts, of models with a head for classes.",
+                Body::of::<ClassifyRequest>(|| json!({"input": ["It rains.", "It is great!"]})),
+                Answer::One("ClassifyAnswer"),
+            ),
+        ),
+    ]
+}
+
+/// Vectors in Cohere's form and in vLLM's.
+fn vector_routes() -> Vec<Route> {
+    vec![
+        Route::model(
+            &["/v2/embed"],
+            post(cohere::embed),
+            Operation::post(
+                "Texts as vectors, in Cohere's form.",
+                Body::of::<CohereEmbedRequest>(|| json!({"texts": ["Hello", "A fox"]})),
+                Answer::One("CohereAnswer"),
+            ),
+        ),
+        Route::model(
+            &["/pooling"],
+            post(vllm::pooling),
+            Operation::post(
+                "A vector of each text or of each of its tokens, or classes, in vLLM's form.",
+                Body::of::<PoolingRequest>(|| json!({"input": ["Hello", "A fox"]})),
+                Answer::One("PoolingAnswer"),
+            ),
+        ),
+    ]
+}
+
+/// Routes of Text Embeddings Inference.
+fn tei_routes() -> Vec<Route> {
+    vec![
+        Route::model(
+            &["/embed"],
+            post(tei::embed),
+            Operation::post(
+                "Texts as vectors, in the form of Text Embeddings Inference.",
+                Body::of::<TeiEmbedRequest>(|| json!({"inputs": ["Hello", "A fox"]})),
+                Answer::List("Numbers"),
+            ),
+        ),
+        Route::model(
+            &["/embed_all"],
+            post(tei::embed_all),
+            Operation::post(
+                "A vector of each token of texts, in the form of Text Embeddings Inference.",
+                Body::of::<TeiEmbedAllRequest>(|| json!({"inputs": ["Hello", "A fox"]})),
+                Answer::List("Rows"),
+            ),
+        ),
+        Route::model(
+            &["/similarity"],
+            post(tei::similarity),
+            Operation::post(
+                "Cosines of a text and others, in the form of Text Embeddings Inference.",
+                Body::of::<TeiSimilarityRequest>(
+                    || json!({"inputs": {"source_sentence": "Hello", "sentences": ["Hi", "A fox"]}}),
+                ),
+                Answer::One("Numbers"),
+            ),
+        ),
+        Route::model(
+            &["/predict"],
+            post(tei::predict),
+            Operation::post(
+                "The classes of texts and of pairs, in the form of Text Embeddings Inference.",
+                Body::of::<TeiPredictRequest>(|| json!({"inputs": "It is great!"})),
+                Answer::One("Predictions"),
+            ),
+        ),
+        Route::server(
+            &["/info"],
+            get(tei::info),
+            Operation::get(
+                "The model, in the form of Text Embeddings Inference.",
+                Answer::Object,
             ),
         ),
     ]

@@ -93,6 +93,11 @@ impl ModelState {
             max_num_seqs: info.max_num_seqs,
             block_size: info.block_size,
             pool_tokens: u64::from(info.blocks) * u64::from(info.block_size),
+            encodes: !info.has_head,
+            labels: info
+                .classes
+                .as_ref()
+                .map_or(0, |head| head.spec.labels.len()),
             embedding_len: info.embedding_len,
             weight_bytes: info.weight_bytes,
             figures: info.figures.clone(),

@@ -189,6 +189,7 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
     params.prompt_logprobs = (pooling.is_none() && random.once_in(5)).then(|| random.below(4));
     Request {
         prompt: prompt.into(),
+        second_text: None,
         params,
         adapter: None,
         cache_salt,

@@ -12,7 +12,7 @@ use crate::cli::options::{EngineArgs, ModelArgs};
 use crate::cli::request::{MAX_TOKENS_ROOM, RequestArgs, server_options, set_default};
 use crate::cli::session::Session;
 use crate::cli::terminal::cost::Meter;
-use crate::cli::terminal::output::note;
+use crate::cli::terminal::output::{note, open_output};
 use crate::cli::terminal::printer::Printer;
 use anyhow::{Context as _, Result, ensure};
 use batch::Batch;
@@ -21,7 +21,7 @@ use folio::server::LocalApi;
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -202,15 +202,6 @@ fn open_input(path: &Path) -> Result<Box<dyn BufRead + Send>> {
     }
     Ok(Box::new(BufReader::new(
         File::open(path).with_context(|| path.display().to_string())?,
-    )))
-}
-
-fn open_output(path: Option<&Path>) -> Result<Box<dyn Write>> {
-    let Some(path) = path else {
-        return Ok(Box::new(BufWriter::new(io::stdout())));
-    };
-    Ok(Box::new(BufWriter::new(
-        File::create(path).with_context(|| path.display().to_string())?,
     )))
 }
 

@@ -385,6 +385,32 @@ impl Kind for Choice {
     }
 }
 
+/// A list of some of several strings.
+pub(crate) struct Choices(pub(crate) &'static [&'static str]);
+
+impl Kind for Choices {
+    type Value = Vec<&'static str>;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError> {
+        match value {
+            Value::Array(items) if !items.is_empty() => items
+                .into_iter()
+                .enumerate()
+                .map(|(index, item)| Choice(self.0).read(&format!("{at}[{index}]"), item, bounds))
+                .collect(),
+            other => Err(wrong(
+                at,
+                &format!("a list of {}", self.0.join(", ")),
+                &other,
+            )),
+        }
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        json!({"type": "array", "minItems": 1, "items": Choice(self.0).schema(bounds)})
+    }
+}
+
 /// A list of token ids of the model.
 pub(crate) struct TokenIds;
 
