@@ -46,7 +46,7 @@ fn cases_with_the_same_kernels_stay_together() {
 fn a_packed_format_counts_by_its_components() {
     assert_eq!(components("bias"), ["bias"]);
     let dense = format!("{} to F16", WeightFormat::Bf16);
-    assert_eq!(components(&dense), [dense.clone()]);
+    assert_eq!(components(&dense), std::slice::from_ref(&dense));
     let parts = |format: WeightFormat| components(&format!("{format} to F32"));
     let (first, second) = (parts(WeightFormat::Q4K), parts(WeightFormat::Q5K));
     assert_eq!(first[1..], second[1..], "levels and scales are the same");

@@ -150,7 +150,7 @@ fn write_adapters(text: &mut String, all: &[Series]) {
             let room = info.as_ref()?.adapters.as_ref()?.room();
             let entries = view.state.as_ref()?.adapters.entries();
             let names = |count: fn(&AdapterEntry) -> usize| {
-                let used = entries.iter().filter(|entry| count(*entry) > 0);
+                let used = entries.iter().filter(|entry| count(entry) > 0);
                 let names: Vec<_> = used.map(|entry| escaped(&entry.served.name)).collect();
                 names.join(",")
             };

@@ -124,7 +124,7 @@ pub(crate) async fn predict(
     let (mut ones, mut pairs) = (ones.into_iter(), pairs.into_iter());
     let predictions = is_pair.into_iter().map(|is_pair| {
         let logits = if is_pair { pairs.next() } else { ones.next() };
-        predictions(&head, logits.unwrap_or_default(), request.raw_scores)
+        predictions(&head, &logits.unwrap_or_default(), request.raw_scores)
     });
     let mut predictions: Vec<Value> = predictions.collect();
     Ok(Json(if request.inputs.is_batch {
@@ -136,13 +136,13 @@ pub(crate) async fn predict(
 
 /// Labels with their scores, the best first: of one label a sigmoid, of several a softmax, whatever the model's files
 /// say.
-fn predictions(head: &ClassHead, logits: Vec<f64>, is_raw: bool) -> Value {
+fn predictions(head: &ClassHead, logits: &[f64], is_raw: bool) -> Value {
     let function = match (is_raw, logits.len()) {
         (true, _) => Squash::Identity,
         (false, 1) => Squash::Sigmoid,
         (false, _) => Squash::Softmax,
     };
-    let scores = classes::scores(function, &logits);
+    let scores = classes::scores(function, logits);
     let mut labelled: Vec<_> = head.spec.labels.iter().zip(scores).collect();
     labelled.sort_by(|a, b| b.1.total_cmp(&a.1));
     let entries = labelled.into_iter();
