@@ -418,6 +418,7 @@ const REFUSING: [&str; 3] = [
 /// Fields of which some values are for other models than the one that answers.
 const OF_MODELS: &[&str] = &[
     "/embedding pooling",
+    "/embeddings pooling",
     "/invocations pooling",
     "/pooling task",
     "/v1/embeddings pooling",
