@@ -212,6 +212,8 @@ pub enum SpeculationMethod {
     Ngram,
     /// `draft_model`: a smaller model with the same vocabulary.
     DraftModel,
+    /// `mtp`: layers of the checkpoint that predict further tokens.
+    Mtp,
 }
 
 /// How drafts are made. Names are vLLM's.

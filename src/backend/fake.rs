@@ -12,8 +12,10 @@
 //! A [`Script`] lists the faults to inject. It may also give the device the speed of a GPU, on a simulated clock with a
 //! watchdog ([`clock`]).
 
+mod checks;
 mod clock;
 mod plain;
+mod predictor;
 mod script;
 mod states;
 mod tokens;
@@ -24,15 +26,14 @@ pub use tokens::{continuations, hidden, likely, mix, next_token, scored_rank};
 
 use super::layout::{Layout, PoolLayout};
 use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, GivenTimes};
-use crate::plan::inputs::{
-    BatchInputs, FEED, GroupInputs, NONE, NUMERICAL_ERROR, Results, SampleRow, Sampled,
-};
+use crate::plan::inputs::{BatchInputs, FEED, NONE, NUMERICAL_ERROR, Results, SampleRow, Sampled};
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
 use clock::{Clock, Timed};
+use predictor::{Carried, Predictor};
 use states::States;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tokens::{first_visible, history, logprob, row_state, see, sum_of_states};
 
@@ -101,6 +102,8 @@ pub struct FakeBackend {
     pool: Vec<Vec<Slot>>,
     feed: Vec<u32>,
     states: States,
+    /// What the layers that predict further tokens have.
+    predictor: Predictor,
     /// Content of each adapter slot, of which the first has none.
     adapters: Vec<u64>,
     /// What was submitted and has not run yet, in order.
@@ -168,6 +171,7 @@ impl FakeBackend {
             pool: Vec::new(),
             feed: Vec::new(),
             states: States::default(),
+            predictor: Predictor::default(),
             adapters: Vec::new(),
             queue: VecDeque::new(),
             saved: BTreeMap::new(),
@@ -193,6 +197,7 @@ impl FakeBackend {
     pub fn poison(&mut self, group: usize, block: u32) {
         let size = self.block_size() as usize;
         self.pool[group][block as usize * size..][..size].fill(BLANK);
+        self.predictor.poison(group, block, size);
     }
 
     /// Destroys a state immediately, before pending batches run: no batch may need it any more.
@@ -232,10 +237,11 @@ impl FakeBackend {
         match self.queue.pop_front() {
             Some(Command::Run(number, inputs)) => {
                 let fails = self.script.failed.contains(&number);
-                let results = if fails {
-                    self.spoil(&inputs)
-                } else {
-                    self.run(&inputs)
+                let results = match (fails, inputs.carried.is_empty()) {
+                    (true, true) => self.spoil(&inputs),
+                    (true, false) => self.predictor.spoil(&inputs),
+                    (false, true) => self.run(&inputs),
+                    (false, false) => self.predict(&inputs),
                 };
                 self.results.push_back(results);
             }
@@ -267,7 +273,9 @@ impl FakeBackend {
         let mut copy = if is_state {
             self.states.copy_of(block.block)
         } else {
-            slots_to_bytes(self.block(block))
+            let size = self.block_size() as usize;
+            let predicted = self.predictor.copy_of(block, size);
+            [slots_to_bytes(self.block(block)), predicted].concat()
         };
         copy.resize(
             copy.len()
@@ -282,7 +290,10 @@ impl FakeBackend {
         if self.plan.state_group() == Some(block.group) {
             self.states.overwrite(block.block, copy);
         } else {
+            let size = self.block_size() as usize;
             bytes_to_slots(copy, self.block(block));
+            let predicted = copy.get(size * SLOT_BYTES..).unwrap_or_default();
+            self.predictor.overwrite(block, size, predicted);
         }
     }
 
@@ -315,50 +326,18 @@ impl FakeBackend {
     /// Runs one batch in the order of a real device: copies, then all writes, then all reads. A row reads the states of
     /// earlier rows of its batch.
     fn run(&mut self, inputs: &BatchInputs) -> Results {
-        let size = self.block_size() as usize;
-        for (pool, group) in self.pool.iter_mut().zip(&inputs.groups) {
-            for &(source, target) in &group.copies {
-                let source = source as usize * size;
-                pool.copy_within(source..source + size, target as usize * size);
-            }
-        }
-        let token_ids: Vec<_> = inputs
-            .token_ids
-            .iter()
-            .map(|&id| {
-                if id & FEED == 0 {
-                    id
-                } else {
-                    self.feed[(id & !FEED) as usize]
-                }
-            })
-            .collect();
+        self.copy_blocks(inputs);
+        let token_ids = self.token_ids(inputs);
         for (pool, group) in self.pool.iter_mut().zip(&inputs.groups) {
             for (&slot, &token_id) in group.slot_mapping.iter().zip(&token_ids) {
                 pool[slot as usize] = Slot { token_id, ..BLANK };
             }
         }
+        self.predictor.carried.clear();
         let mut hashes = Vec::with_capacity(token_ids.len());
         (0..inputs.sequences.len())
             .for_each(|index| self.run_sequence(index, inputs, &token_ids, &mut hashes));
-        let history = |&row: &u32| {
-            Some(History {
-                hash: hashes[row as usize]?,
-                said: self.said(row, inputs),
-            })
-        };
-        let histories: Vec<_> = inputs.logits_rows.iter().map(history).collect();
-        let sampled: Vec<_> = inputs
-            .samples
-            .iter()
-            .map(|sample| match histories[sample.logits_row as usize] {
-                Some(ref history) => self.draw(sample, history, inputs),
-                None => Sampled {
-                    token_id: NUMERICAL_ERROR,
-                    ..Default::default()
-                },
-            })
-            .collect();
+        let sampled = self.sample(inputs, &hashes);
         for (sample, sampled) in inputs
             .samples
             .iter()
@@ -375,6 +354,45 @@ impl FakeBackend {
             })
             .collect();
         Results { sampled, pooled }
+    }
+
+    /// The draws of a batch whose rows have these histories.
+    fn sample(&self, inputs: &BatchInputs, hashes: &[Option<u64>]) -> Vec<Sampled> {
+        let history = |&row: &u32| {
+            Some(History {
+                hash: hashes[row as usize]?,
+                said: self.said(row, inputs),
+            })
+        };
+        let histories: Vec<_> = inputs.logits_rows.iter().map(history).collect();
+        let draws =
+            inputs
+                .samples
+                .iter()
+                .map(|sample| match histories[sample.logits_row as usize] {
+                    Some(ref history) => self.draw(sample, history, inputs),
+                    None => Sampled {
+                        token_id: NUMERICAL_ERROR,
+                        ..Default::default()
+                    },
+                });
+        draws.collect()
+    }
+
+    /// Copies blocks, with what the predictor has in them.
+    fn copy_blocks(&mut self, inputs: &BatchInputs) {
+        let size = self.block_size() as usize;
+        copy_blocks(&mut self.pool, inputs, size);
+        copy_blocks(&mut self.predictor.pool, inputs, size);
+    }
+
+    /// The ids of a batch's tokens.
+    fn token_ids(&self, inputs: &BatchInputs) -> Vec<u32> {
+        let id_of = |&id: &u32| match id & FEED {
+            0 => id,
+            _ => self.feed[(id & !FEED) as usize],
+        };
+        inputs.token_ids.iter().map(id_of).collect()
     }
 
     /// Computes and stores the states of a sequence's rows, and adds the hash of what each row sees; `None` if the
@@ -419,6 +437,15 @@ impl FakeBackend {
                 for passed in first_visible(position, window)..first_visible(position + 1, window) {
                     view.remove(passed, self.slot(group, index, passed, inputs).state);
                 }
+            }
+            if self.plan.predictor.is_some() {
+                self.predictor.carried.push(Carried {
+                    views: views.clone(),
+                    kept,
+                    adapter,
+                    known: position,
+                    ahead: Vec::new(),
+                });
             }
         }
         self.states.store(inputs, index, kept);
@@ -609,6 +636,9 @@ impl Backend for FakeBackend {
             .iter()
             .map(|&count| vec![BLANK; count as usize * self.block_size() as usize])
             .collect();
+        if self.plan.predictor.is_some() {
+            self.predictor.allocate(&self.pool);
+        }
         Ok(())
     }
 
@@ -736,135 +766,19 @@ impl Backend for FakeBackend {
         self.results.clear();
         self.saved.clear();
         (self.pool, self.feed, self.capacity) = (Vec::new(), Vec::new(), None);
+        self.predictor = Predictor::default();
         Ok(())
     }
 }
 
-/// Asserts the requirements on every batch. A violation is a bug of the engine.
-impl FakeBackend {
-    fn check(&self, inputs: &BatchInputs) {
-        let capacity = self
-            .capacity
-            .as_ref()
-            .expect("a loaded device has a capacity");
-        check_counts(inputs, capacity);
-        assert_eq!(
-            inputs.groups.len(),
-            self.pool.len(),
-            "every KV group has its arrays"
-        );
-        check_rows(inputs);
-        check_samples(inputs);
-        self.states.check(inputs);
-        for (arrays, pool) in inputs.groups.iter().zip(&self.pool) {
-            check_writes(arrays, inputs.token_ids.len(), pool.len());
+/// Copies the blocks of a batch, of `size` slots each.
+fn copy_blocks<T: Copy>(pools: &mut [Vec<T>], inputs: &BatchInputs, size: usize) {
+    for (pool, group) in pools.iter_mut().zip(&inputs.groups) {
+        for &(source, target) in &group.copies {
+            let source = source as usize * size;
+            pool.copy_within(source..source + size, target as usize * size);
         }
     }
-}
-
-fn check_counts(inputs: &BatchInputs, capacity: &Capacity) {
-    let of_groups = |what, count: fn(&GroupInputs) -> usize, max| {
-        let most = inputs.groups.iter().map(count).max().unwrap_or(0);
-        (what, most, max)
-    };
-    for (what, count, max) in [
-        ("token rows", inputs.token_ids.len(), capacity.tokens_max),
-        ("sequences", inputs.sequences.len(), capacity.sequences_max),
-        ("sample rows", inputs.samples.len(), capacity.samples_max),
-        ("pool rows", inputs.pools.len(), capacity.sequences_max),
-        ("history", inputs.history.len(), capacity.history_max),
-        ("biases", inputs.bias.len(), capacity.bias_max),
-        ("masks", inputs.masks.len(), capacity.mask_words_max),
-        of_groups(
-            "tables",
-            |arrays| arrays.block_tables.len(),
-            capacity.table_entries_max,
-        ),
-        of_groups("copies", |arrays| arrays.copies.len(), capacity.copies_max),
-    ] {
-        assert!(is_within(count, max), "{what} are within capacity");
-    }
-}
-
-/// Checks that sequences cover the token rows, and that pool rows name some.
-fn check_rows(inputs: &BatchInputs) {
-    assert_eq!(
-        inputs.positions.len(),
-        inputs.token_ids.len(),
-        "every token has a position"
-    );
-    let mut next_row = 0;
-    for rows in &inputs.sequences {
-        assert_eq!(
-            rows.row_start, next_row,
-            "sequences cover the rows in order"
-        );
-        next_row += rows.row_count;
-        let last = inputs.positions[next_row as usize - 1];
-        assert_eq!(
-            rows.context_len,
-            last + 1,
-            "the context ends with the last row"
-        );
-    }
-    assert!(
-        is_within(next_row as usize, inputs.token_ids.len() as u32),
-        "sequences cover the rows"
-    );
-    let mut pools = inputs.pools.iter();
-    assert!(
-        pools.all(|pool| pool.row_count > 0 && pool.row_start + pool.row_count <= next_row),
-        "pool rows name token rows"
-    );
-}
-
-fn check_samples(inputs: &BatchInputs) {
-    assert!(
-        inputs.samples.is_sorted_by_key(|sample| sample.logits_row),
-        "samples are sorted by logits row"
-    );
-    let logits_rows = inputs.logits_rows.len() as u32;
-    let mut samples = inputs.samples.iter();
-    assert!(
-        samples.all(|sample| sample.logits_row < logits_rows),
-        "samples name logits rows"
-    );
-    let slots = inputs
-        .samples
-        .iter()
-        .map(|sample| sample.feed_slot)
-        .filter(|&slot| slot != NONE);
-    let distinct: BTreeSet<_> = slots.clone().collect();
-    assert_eq!(
-        distinct.len(),
-        slots.count(),
-        "feed slots of a batch are distinct"
-    );
-}
-
-fn is_within(length: usize, limit: u32) -> bool {
-    length <= limit as usize
-}
-
-fn check_writes(arrays: &GroupInputs, rows: usize, slots: usize) {
-    assert_eq!(arrays.slot_mapping.len(), rows, "every row has a slot");
-    let written: BTreeSet<_> = arrays.slot_mapping.iter().collect();
-    assert_eq!(written.len(), rows, "no slot is written twice in a batch");
-    assert!(
-        written.iter().all(|&&slot| (slot as usize) < slots),
-        "slots lie in the pool"
-    );
-    let sources: BTreeSet<_> = arrays.copies.iter().map(|copy| copy.0).collect();
-    let targets: BTreeSet<_> = arrays.copies.iter().map(|copy| copy.1).collect();
-    assert_eq!(
-        targets.len(),
-        arrays.copies.len(),
-        "targets of copies are distinct"
-    );
-    assert!(
-        sources.is_disjoint(&targets),
-        "no block is both source and target of a copy"
-    );
 }
 
 /// Bytes of a slot in a copy of a block.

@@ -179,6 +179,7 @@ impl Limits<'_> {
         self.check_rows(inputs)?;
         self.check_states(inputs)?;
         self.check_adapters(inputs)?;
+        self.check_carried(inputs)?;
         require!(
             inputs.groups.len() == self.plan.kv_groups.len(),
             "{} KV groups of inputs",
@@ -211,7 +212,7 @@ impl Limits<'_> {
     }
 
     fn check_states(&self, inputs: &BatchInputs) -> Result<(), String> {
-        let wanted = if self.plan.state_layers.is_empty() {
+        let wanted = if self.plan.for_batch(inputs).state_layers.is_empty() {
             0
         } else {
             inputs.sequences.len()
@@ -242,6 +243,22 @@ impl Limits<'_> {
         );
         let known = inputs.adapters.iter().all(|slot| *slot < slots);
         require!(known, "an adapter slot is unknown; there are {slots}");
+        Ok(())
+    }
+
+    fn check_carried(&self, inputs: &BatchInputs) -> Result<(), String> {
+        let (count, rows) = (inputs.carried.len(), inputs.token_ids.len());
+        if count == 0 {
+            return Ok(());
+        }
+        require!(
+            self.plan.predictor.is_some(),
+            "carried rows for a model that predicts no further tokens"
+        );
+        require!(count == rows, "{count} carried rows for {rows} token rows");
+        let most = self.capacity.tokens_max;
+        let known = inputs.carried.iter().all(|row| *row < most);
+        require!(known, "a carried row is unknown; there are {most}");
         Ok(())
     }
 

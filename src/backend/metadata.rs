@@ -66,7 +66,8 @@ table! {
     META_RESULT_STRIDE = 14;
     /// Header word: offset of the records of the sequences' states.
     META_STATES = 15;
-    /// Header word: offset of the adapter slots, one per token row; empty if no sequence has an adapter.
+    /// Header word: offset of a number per token row. In a batch of the model it is the slot of the adapter, and there
+    /// are none if no sequence has one; in a batch of the predictor it is the row that the token's row reads.
     META_ADAPTERS = 16;
     /// Header word: start of the record of KV group 0; see [`group_header`].
     META_GROUPS = 17;
@@ -262,7 +263,12 @@ pub(crate) fn group_header(group: u32) -> u32 {
 /// Maximum words of a batch, where attention's work list takes up to `work_words_max` per KV group.
 pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, work_words_max: u64) -> u64 {
     let c = capacity;
-    let of_rows = if plan.adapters.is_some() { 3 } else { 2 };
+    // A batch has adapters or carried rows.
+    let of_rows = if plan.adapters.is_some() || plan.predictor.is_some() {
+        3
+    } else {
+        2
+    };
     let shared = wide(c.tokens_max) * of_rows
         + wide(c.sequences_max) * wide(SEQUENCE_WORDS)
         + wide(c.sequences_max) * wide(STATE_WORDS)
@@ -324,6 +330,7 @@ pub(crate) fn flatten(
     }));
     begin(words, META_ADAPTERS);
     words.extend(adapter_of_rows(inputs));
+    words.extend_from_slice(&inputs.carried);
     begin(words, META_LOGITS_ROWS);
     words.extend_from_slice(&inputs.logits_rows);
     push_samples(inputs, words);
@@ -510,6 +517,7 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
     check_rows(context, inputs)?;
     check_states(context, inputs)?;
     check_adapters(context.plan, inputs)?;
+    check_carried(context, inputs)?;
     require(
         inputs.groups.len() == context.plan.kv_groups.len(),
         "inputs for the wrong number of KV groups",
@@ -594,7 +602,7 @@ fn ends_context(sequence: &SequenceRows, positions: &[u32]) -> bool {
 }
 
 fn check_states(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError> {
-    let states = if context.plan.state_layers.is_empty() {
+    let states = if context.plan.for_batch(inputs).state_layers.is_empty() {
         0
     } else {
         inputs.sequences.len()
@@ -623,6 +631,25 @@ fn check_adapters(plan: &Plan, inputs: &BatchInputs) -> Result<(), BackendError>
     require(
         inputs.adapters.iter().all(|slot| *slot < slots),
         "an adapter slot is unknown",
+    )
+}
+
+fn check_carried(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError> {
+    if inputs.carried.is_empty() {
+        return Ok(());
+    }
+    require(
+        context.plan.predictor.is_some() && inputs.adapters.is_empty(),
+        "carried rows in a batch of the model",
+    )?;
+    require(
+        inputs.carried.len() == inputs.token_ids.len(),
+        "carried rows and token rows differ in number",
+    )?;
+    let rows = context.capacity.tokens_max;
+    require(
+        inputs.carried.iter().all(|row| *row < rows),
+        "a carried row is unknown",
     )
 }
 

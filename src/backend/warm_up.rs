@@ -60,7 +60,21 @@ pub(crate) fn usual_kinds(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> V
         let adapted: Vec<_> = kinds.iter().map(adapted).collect();
         kinds.extend(adapted);
     }
+    if plan.predictor.is_some() {
+        let following: Vec<_> = kinds.iter().filter_map(following).collect();
+        kinds.extend(following);
+    }
     kinds
+}
+
+/// The batch of the predictor that follows a batch of the model without adapters.
+fn following(plain: &BatchInputs) -> Option<BatchInputs> {
+    let rows = u32::try_from(plain.token_ids.len()).expect("a batch has few rows");
+    plain.adapters.is_empty().then(|| BatchInputs {
+        carried: (0..rows).collect(),
+        states: Vec::new(),
+        ..plain.clone()
+    })
 }
 
 /// The same batch with an adapter for each sequence.

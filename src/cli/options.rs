@@ -161,6 +161,10 @@ impl EngineArgs {
         let settings = config.map_or(Some(speculation::BY_MODEL), |config| config.settings);
         let settings =
             settings.context("--draft-model: --speculative-config null turns drafts off")?;
+        ensure!(
+            settings.method != SpeculationMethod::Mtp,
+            "--draft-model: by --speculative-config, drafts come from layers of the model"
+        );
         Ok(Some(Speculation {
             method: SpeculationMethod::DraftModel,
             ..settings

@@ -100,7 +100,8 @@ impl Session {
         adapters: (&Adapters, &[String]),
     ) -> Result<Self> {
         let (mut config, device) = (engine.config()?, engine.device()?);
-        if let Some(model) = model.describe_far()? {
+        if let Some(mut model) = model.describe_far()? {
+            engine::add_predictor(&config, &mut model)?;
             let caps = device.caps()?;
             let report = FitReport::new(
                 &model,

@@ -8,7 +8,7 @@ use folio::backend::Caps;
 use folio::config::Config;
 use folio::engine::fit::{Bytes, Fit, Neighbour, SharedMemory};
 use folio::engine::request::{DrawDefaults, SamplingParams};
-use folio::engine::{DeviceQueue, DraftPlan};
+use folio::engine::{self, DeviceQueue, DraftPlan};
 use folio::server::ModelOutline;
 use folio::text::TextModel;
 use serde_json::{Value, json};
@@ -259,7 +259,8 @@ fn key(device: &Device) -> String {
 
 impl Described {
     fn new(member: &Member<'_>, config: Config, place: usize, caps: &Caps) -> Result<Self> {
-        let (model, files) = member.model.describe_with_text()?;
+        let (mut model, files) = member.model.describe_with_text()?;
+        engine::add_predictor(&config, &mut model)?;
         // Texts that are damaged end its loading with an error.
         let text = Arc::new(files.read_template().unwrap_or_default());
         let defaults = SamplingParams::from_defaults(model.generation());

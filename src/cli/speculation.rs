@@ -10,6 +10,25 @@ pub(crate) const BY_MODEL: Speculation = Speculation {
     ..Speculation::DEFAULT
 };
 
+/// With layers of the model itself, unless it is set: as far as they predict well.
+const BY_LAYERS: Speculation = Speculation {
+    method: SpeculationMethod::Mtp,
+    num_speculative_tokens: 3,
+    ..Speculation::DEFAULT
+};
+
+/// vLLM's names of the method `mtp`: today's, then the older ones, by family.
+const MTP: [&str; 8] = [
+    "mtp",
+    "deepseek_mtp",
+    "ernie_mtp",
+    "glm4_moe_mtp",
+    "mimo_mtp",
+    "nemotron_h_mtp",
+    "qwen3_5_mtp",
+    "qwen3_next_mtp",
+];
+
 /// The option's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SpeculativeConfig {
@@ -40,20 +59,25 @@ pub(crate) fn parse(text: &str) -> Result<SpeculativeConfig, String> {
             model: None,
         });
     };
-    let method = match (fields.method.as_deref(), &fields.model) {
-        (None | Some("ngram"), None) => SpeculationMethod::Ngram,
-        (None | Some("draft_model"), Some(_)) => SpeculationMethod::DraftModel,
+    let default = match (fields.method.as_deref(), &fields.model) {
+        (None | Some("ngram"), None) => Speculation::DEFAULT,
+        (None | Some("draft_model"), Some(_)) => BY_MODEL,
+        (Some(name), None) if MTP.contains(&name) => BY_LAYERS,
+        (Some(name), Some(_)) if MTP.contains(&name) => {
+            return Err(format!(
+                "the method \"{name}\" takes no `model`: its layers are the model's own"
+            ));
+        }
         (Some("draft_model"), None) => {
             return Err("the method \"draft_model\" needs a `model`".into());
         }
         (Some("ngram"), Some(_)) => return Err("the method \"ngram\" takes no `model`".into()),
         (Some(other), _) => {
             return Err(format!(
-                "`method` must be \"ngram\" or \"draft_model\", not \"{other}\""
+                "`method` must be \"ngram\", \"draft_model\" or \"mtp\", not \"{other}\""
             ));
         }
     };
-    let default = Speculation::DEFAULT;
     // As in vLLM, one of the two stands for both.
     let max = fields
         .prompt_lookup_max
@@ -64,7 +88,7 @@ pub(crate) fn parse(text: &str) -> Result<SpeculativeConfig, String> {
         .or(fields.prompt_lookup_max)
         .unwrap_or(default.prompt_lookup_min);
     let settings = Speculation {
-        method,
+        method: default.method,
         num_speculative_tokens: fields
             .num_speculative_tokens
             .unwrap_or(default.num_speculative_tokens),

@@ -3,6 +3,10 @@
 //! A [`Batch`] names sequences and counts; [`Batch::flatten`] turns it into the arrays that every backend reads. It is
 //! called right after scheduling: the arrays do not change afterwards, while the sequences keep changing.
 
+mod predicted;
+
+pub(super) use predicted::{Continued, Followers};
+
 use super::adapters::AdapterLoad;
 use super::beams;
 use super::memory::{BlockId, BlockPool, Moves};
@@ -306,25 +310,38 @@ impl Batch {
                 );
             }
             inputs.logits_rows.push(index(inputs.positions.len()) - 1);
-            let draw = Draw {
-                sequence: row.sequence,
-                row: index(row_index),
-                pending: false,
-            };
-            let place = Place {
-                position,
-                mask_start: NONE,
-                accepted: &row.drafts[..known],
-            };
-            self.flatten_draw(&draw, sequence, place, eos, &mut inputs);
-        }
-        for sample in &mut inputs.samples {
-            (sample.logprob, sample.top_logprobs) = (false, 0);
+            self.flatten_guess(index(row_index), sequence, eos, &mut inputs);
         }
         // A draft model has no adapters: its guesses are those of the base.
         inputs.adapters.clear();
         inputs.tails.push(Tail::Sample);
         inputs
+    }
+
+    /// Adds the draw of a row's next draft, from the last logits row.
+    fn flatten_guess(
+        &self,
+        row_index: u32,
+        sequence: &Sequence,
+        eos: &[u32],
+        inputs: &mut BatchInputs,
+    ) {
+        let row = &self.rows[row_index as usize];
+        let known = row.drafts_known();
+        let draw = Draw {
+            sequence: row.sequence,
+            row: row_index,
+            pending: false,
+        };
+        let place = Place {
+            position: row.start + row.count + index(known),
+            mask_start: NONE,
+            accepted: &row.drafts[..known],
+        };
+        self.flatten_draw(&draw, sequence, place, eos, inputs);
+        if let Some(sample) = inputs.samples.last_mut() {
+            (sample.logprob, sample.top_logprobs) = (false, 0);
+        }
     }
 
     /// Adds one sample row per scored prompt token. The token is known, not drawn.

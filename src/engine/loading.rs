@@ -9,6 +9,7 @@ use super::fit::{Fit, FitReport};
 use super::handle::EngineInfo;
 use super::loaded::{LoadedPlan, Progress, StartError, upload};
 use super::memory::{DiskUse, MemoryLimits, TierLimits};
+use super::predictor::add_predictor;
 use super::scheduler::Limits;
 use super::sizes;
 use super::source::Source;
@@ -116,6 +117,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
         if let Some(tokens) = config.max_model_len {
             source.limit_context(tokens);
         }
+        add_predictor(config, &mut source)?;
         let adapters = sizes::adapter_room(config).and_then(|room| source.reserve_adapters(room));
         let model = Part::record(backend, source)?;
         whole::check(config, draft.is_some(), &model.plan)?;

@@ -22,6 +22,7 @@ mod loaded;
 mod loading;
 pub mod memory;
 mod mover;
+mod predictor;
 pub mod request;
 pub mod scheduler;
 pub mod sequence;
@@ -37,6 +38,7 @@ mod whole;
 pub use device_queue::DeviceQueue;
 pub use draft_plan::{DraftError, DraftPlan};
 pub use loaded::{Progress, StartError};
+pub use predictor::add_predictor;
 pub use sizes::adapter_room;
 pub use source::Source;
 #[doc(hidden)]
@@ -45,13 +47,14 @@ pub use start::{spawn, spawn_with_draft};
 
 use crate::backend::{Backend, BackendError};
 use crate::config::Config;
-use crate::engine::batch::Batch;
+use crate::engine::batch::{Batch, Followers};
 use crate::engine::disk::{Disk, DiskEvent};
 use crate::engine::draft_model::DraftModel;
 use crate::engine::handle::{Dropped, EngineInbox, Message, Stats};
 use crate::engine::loaded::LoadedPlan;
 use crate::engine::memory::{DiskJob, Group, Rates, SAVES_WHILE_IDLE, Save};
 use crate::engine::mover::Mover;
+use crate::engine::predictor::Predictor;
 use crate::engine::request::{Event, RequestError};
 use crate::engine::scheduler::Scheduler;
 
@@ -94,6 +97,7 @@ pub struct Engine<B: Backend, S: Source = Model> {
     source: S,
     loaded: LoadedPlan,
     draft: Option<DraftModel<B, S>>,
+    predictor: Option<Predictor>,
     scheduler: Scheduler,
     in_flight: VecDeque<InFlight<B>>,
     /// Of a device that other engines use too; held while steps are in flight.
@@ -123,6 +127,8 @@ struct InFlight<B: Backend> {
     saves: Option<B::Saves>,
     /// The same rows on the draft model.
     follower: Option<B::Ticket>,
+    /// The same rows for the predictor.
+    followers: Option<Followers>,
     submitted: Instant,
 }
 
@@ -203,6 +209,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             let Some(mut batch) = batch else { break };
             self.take_turn().await;
             self.guess_drafts(&mut batch).await?;
+            self.follow_step(Some(&mut batch)).await?;
             self.submit(batch).await?;
         }
         self.waits_for_disk = self.in_flight.is_empty() && !self.scheduler.is_idle();
@@ -225,10 +232,17 @@ impl<B: Backend, S: Source> Engine<B, S> {
             (Err(error), _) | (_, Err(error)) => return self.refuse(&step.batch, error),
         };
         self.note_time(&step.batch, step.submitted);
+        if let Some((predictor, mut followers)) = self.predictor.as_mut().zip(step.followers) {
+            followers.take_results(&results.sampled, self.scheduler.limits().vocab);
+            predictor.followers = Some(followers);
+        }
         self.streams
             .send(self.scheduler.commit(&step.batch, results));
         if !step.batch.moves.saves.is_empty() {
             self.mover.trim(self.scheduler.memory().host());
+        }
+        if self.scheduler.is_idle() {
+            self.follow_step(None).await?;
         }
         Ok(())
     }
@@ -262,8 +276,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
     }
 
     /// Starts the copies of a batch, then submits it.
-    async fn submit(&mut self, batch: Batch) -> Result<(), BackendError> {
-        let inputs = self.scheduler.flatten(&batch);
+    async fn submit(&mut self, mut batch: Batch) -> Result<(), BackendError> {
         if let Err(error) = self.load_adapters(&batch) {
             self.scheduler.drop_adapters(&batch);
             return self.refuse(&batch, error);
@@ -276,15 +289,22 @@ impl<B: Backend, S: Source> Engine<B, S> {
             Ok(saves) => saves,
             Err(error) => return self.refuse(&batch, error),
         };
+        self.predict_further(&mut batch).await?;
+        let inputs = self.scheduler.flatten(&batch);
         match self.backend.submit(&inputs) {
             Ok(ticket) => {
                 let submitted = Instant::now();
                 let follower = self.follow(&inputs)?;
+                let followers = self
+                    .predictor
+                    .as_ref()
+                    .map(|_| self.scheduler.followers(&batch, &inputs));
                 self.in_flight.push_back(InFlight {
                     batch,
                     ticket,
                     saves,
                     follower,
+                    followers,
                     submitted,
                 });
                 Ok(())
@@ -510,8 +530,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
     }
 
     fn may_submit(&self) -> bool {
-        // A draft model gets the ids of all tokens from the host.
-        let may_look_ahead = self.config.look_ahead && self.draft.is_none();
+        // A draft model gets the ids of all tokens from the host, and a predictor the rows of the last step.
+        let may_look_ahead =
+            self.config.look_ahead && self.draft.is_none() && self.predictor.is_none();
         let is_wanted = self.lease.as_ref().is_some_and(DeviceLease::is_wanted);
         let ahead = may_look_ahead && !is_wanted && self.in_flight.len() < STEPS_IN_FLIGHT_MAX;
         self.in_flight.is_empty() || (ahead && self.scheduler.may_look_ahead())
@@ -534,6 +555,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         tracing::warn!("{lost}; reloading the model");
         self.inbox.set_loading(true);
         self.in_flight.clear();
+        self.predictor = self.predictor.take().map(|_| Predictor::default());
         self.lease = None;
         self.scheduler.restart();
         let now = Instant::now();

@@ -4,7 +4,7 @@
 use crate::backend::BackendError;
 use crate::model::adapters::{AdapterLayout, AdapterRoom};
 use crate::model::pooled::PooledLayer;
-use crate::model::{ClassHead, Model, Quantization, UploadError};
+use crate::model::{ClassHead, LoadError, Model, Quantization, UploadError};
 use crate::plan::{Plan, Storage, WeightId};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -21,6 +21,12 @@ pub trait Source {
     /// Makes room for LoRA adapters, before anything is recorded. `None` if the model cannot have any.
     fn reserve_adapters(&mut self, _room: AdapterRoom) -> Option<AdapterLayout> {
         None
+    }
+
+    /// Makes the layers that predict further tokens part of the plan, before it is recorded. Returns whether the model
+    /// has any.
+    fn add_predictor(&mut self) -> Result<bool, LoadError> {
+        Ok(false)
     }
 
     /// The model's plan; `activations` is the storage type of values between steps.
@@ -94,6 +100,10 @@ impl Source for Model {
 
     fn reserve_adapters(&mut self, room: AdapterRoom) -> Option<AdapterLayout> {
         Some(Model::reserve_adapters(self, room))
+    }
+
+    fn add_predictor(&mut self) -> Result<bool, LoadError> {
+        Model::add_predictor(self)
     }
 
     fn record(&self, activations: Storage) -> Plan {

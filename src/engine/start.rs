@@ -5,6 +5,7 @@ use super::handle::EngineInbox;
 use super::loaded::{LoadedPlan, Progress, StartError};
 use super::loading::Loading;
 use super::mover::Mover;
+use super::predictor::Predictor;
 use super::scheduler::Scheduler;
 use super::source::Source;
 use super::streams::Streams;
@@ -123,12 +124,14 @@ impl<B: Backend, S: Source> Engine<B, S> {
             ..
         } = loading;
         let draft = draft.map(|draft| draft.finish(&fit.capacity, &blocks));
+        let predictor = model.plan.predictor.is_some().then(Predictor::default);
         let loaded = LoadedPlan::new(model.plan, fit.capacity, blocks);
         let mut engine = Self {
             backend: model.backend,
             source: model.source,
             loaded,
             draft,
+            predictor,
             scheduler,
             mover,
             disk,

@@ -6,6 +6,7 @@ use super::error::{LoadError, UploadError};
 use super::generation::GenerationDefaults;
 use super::gguf::Gguf;
 use super::pooled::PooledLayer;
+use super::predictor::{Predictor, is_beyond};
 use super::prequantized;
 use super::quantize::{self, Quantization, Quantized};
 use super::remote::{self, FolderFiles, RangeFiles, RemoteTensors, read_whole};
@@ -37,6 +38,8 @@ pub struct Model {
     /// The tensors as stored, if `source` quantizes them on load.
     stored: Option<BTreeMap<String, TensorInfo>>,
     weights: WeightTable,
+    /// The layers that predict further tokens, if they were asked for.
+    predictor: Option<Predictor>,
     adapters: Option<AdapterLayout>,
     classes: Option<Arc<ClassHead>>,
     /// What follows the pooled rows of a text.
@@ -238,6 +241,7 @@ impl Model {
             source,
             stored: None,
             weights,
+            predictor: None,
             has_head,
             adapters: None,
             classes: None,
@@ -267,6 +271,7 @@ impl Model {
         let part = |name: &str| match name {
             _ if holds(name, &["vision", "visual", "multi_modal_projector"]) => Some("vision"),
             _ if holds(name, &["audio"]) => Some("audio"),
+            _ if self.predictor.is_some() => None,
             _ if name.starts_with("mtp.") || is_beyond(name, layers) => {
                 Some("layers that predict further tokens")
             }
@@ -310,6 +315,21 @@ impl Model {
         layout
     }
 
+    /// Makes the layers that predict further tokens part of what is recorded. Returns whether the checkpoint has any.
+    ///
+    /// # Errors
+    ///
+    /// A tensor of theirs that is missing or has another shape, or one that is not known: see [`LoadError`].
+    pub fn add_predictor(&mut self) -> Result<bool, LoadError> {
+        let tensors = self.source.tensors();
+        self.predictor = Predictor::find(&self.spec, tensors);
+        if let Some(predictor) = &self.predictor {
+            self.weights
+                .add_predictor(predictor, self.source.name(), tensors)?;
+        }
+        Ok(self.predictor.is_some())
+    }
+
     /// The architecture.
     pub fn spec(&self) -> &ModelSpec {
         &self.spec
@@ -334,7 +354,12 @@ impl Model {
     /// Records the forward pass. `activations` is the element type between steps; residual stream and logits are f32.
     pub fn record(&self, activations: Storage) -> Plan {
         self.with_adapters(
-            decoder::record(&self.spec, &self.weights, activations),
+            decoder::record(
+                &self.spec,
+                self.predictor.as_ref(),
+                &self.weights,
+                activations,
+            ),
             activations,
         )
     }
@@ -358,8 +383,13 @@ impl Model {
             .as_ref()
             .unwrap_or_else(|| self.source.tensors());
         let tensors = quantize::quantized_infos(stored, quantization);
-        let weights = WeightTable::resolve(&self.spec, self.source.name(), &tensors)?;
-        let plan = decoder::record(&self.spec, &weights, activations);
+        let name = self.source.name();
+        let mut weights = WeightTable::resolve(&self.spec, name, &tensors)?;
+        let predictor = self.predictor.as_ref();
+        if let Some(predictor) = predictor {
+            weights.add_predictor(predictor, name, &tensors)?;
+        }
+        let plan = decoder::record(&self.spec, predictor, &weights, activations);
         Ok(self.with_adapters(plan, activations))
     }
 
@@ -372,15 +402,6 @@ impl Model {
     ) -> Result<(), UploadError<E>> {
         self.weights.upload(self.source.as_ref(), plan, write).await
     }
-}
-
-/// Whether a tensor is of a layer after the last.
-fn is_beyond(name: &str, layers: u64) -> bool {
-    let layer = [".layers.", "blk."].into_iter().find_map(|prefix| {
-        let (_, rest) = name.split_once(prefix)?;
-        rest.split('.').next()?.parse::<u64>().ok()
-    });
-    layer.is_some_and(|layer| layer >= layers)
 }
 
 fn holds(name: &str, words: &[&str]) -> bool {

@@ -7,10 +7,12 @@
 mod buffers;
 mod latent;
 mod mlp;
+mod predictor;
 mod rows;
 mod state;
 
 use super::layer_weight::LayerWeight;
+use super::predictor::Predictor;
 use super::spec::{HeadNorms, LayerKind, LayerSpec, ModelSpec, OutputGate};
 use super::weights::WeightTable;
 use crate::plan::{
@@ -20,6 +22,7 @@ use crate::plan::{
     StoreOptions, Tail, Up, WeightId,
 };
 use buffers::{Buffers, HeadBuffers};
+use std::ops::Range;
 
 struct Recorder<'a> {
     spec: &'a ModelSpec,
@@ -32,14 +35,22 @@ struct Recorder<'a> {
     kv_layers: Vec<Option<u32>>,
 }
 
-/// Records the plan of a model.
-pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Storage) -> Plan {
+/// Records the plan of a model, and that of its predictor if it has to draft.
+pub(super) fn record(
+    spec: &ModelSpec,
+    predictor: Option<&Predictor>,
+    weights: &WeightTable,
+    activations: Storage,
+) -> Plan {
     let mut plan = Plan {
         vocab: spec.vocab,
         positions_max: spec.positions_max,
         ..Plan::default()
     };
-    let buffers = Buffers::new(&mut plan, spec, activations);
+    let buffers = match predictor {
+        Some(predictor) => Buffers::with_predictor(&mut plan, &predictor.spec, activations),
+        None => Buffers::new(&mut plan, spec, activations),
+    };
     let mut recorder = Recorder {
         spec,
         weights,
@@ -58,15 +69,13 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
     }
     recorder.embed(&mut body, &buffers, table);
     recorder.layer_embeddings(&mut body, &buffers);
-    for (index, layer) in spec.layers.iter().enumerate() {
-        recorder.mix(&mut body, &buffers, index, layer);
-        if layer.has_feed_forward() {
-            recorder.feed_forward(&mut body, &buffers, index, layer);
-        }
-        recorder.add_layer_embedding(&mut body, &buffers, index);
-    }
+    recorder.layers(&mut body, &buffers, 0..spec.layers.len());
     recorder.plan.body = body;
     recorder.tails(&buffers, table);
+    if let Some(predictor) = predictor {
+        recorder.spec = &predictor.spec;
+        recorder.predictor(&buffers, predictor.first, table);
+    }
     recorder.plan
 }
 
@@ -83,6 +92,19 @@ impl Recorder<'_> {
 
     fn layer_weight(&mut self, layer: usize, weight: LayerWeight) -> WeightId {
         self.weight(&weight.of_layer(layer))
+    }
+
+    /// Records layers.
+    fn layers(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, layers: Range<usize>) {
+        let spec = self.spec;
+        for index in layers {
+            let layer = &spec.layers[index];
+            self.mix(steps, buffers, index, layer);
+            if layer.has_feed_forward() {
+                self.feed_forward(steps, buffers, index, layer);
+            }
+            self.add_layer_embedding(steps, buffers, index);
+        }
     }
 
     /// Records the look-up of tokens, and of their positions and types in models that have tables of these.

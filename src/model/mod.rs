@@ -27,6 +27,7 @@ mod generation;
 pub mod gguf;
 mod layer_weight;
 pub mod pooled;
+mod predictor;
 mod prequantized;
 mod quantize;
 mod random;

@@ -2,6 +2,7 @@
 
 mod encoders;
 mod experts;
+mod predictors;
 mod state;
 
 use super::layer_weight::LayerWeight::{self, *};
@@ -11,6 +12,7 @@ pub(super) use experts::{
     AFMOE, ERNIE4_5_MOE, EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MINIMAX_M2, MIXTRAL,
     QWEN3_VL_MOE,
 };
+pub(super) use predictors::PredictorNames;
 pub(super) use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,
     QWEN3_NEXT,
@@ -31,6 +33,8 @@ pub(super) struct TensorNames {
     pub(super) positions: &'static str,
     pub(super) texts: &'static str,
     pub(super) layer: &'static [&'static [LayerNames]],
+    /// Of layers that predict further tokens, in every way that is known; the first that a checkpoint has counts.
+    pub(super) predictors: &'static [PredictorNames],
 }
 
 /// Tensors whose rows are stacked to form the plan's weight `layers.N.<weight>`. Names with `{e}` stand for one tensor
@@ -317,6 +321,7 @@ pub(super) const HUGGING_FACE: TensorNames = TensorNames {
     positions: "",
     texts: "",
     layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP],
+    predictors: &[],
 };
 
 /// Gemma 2 and 3.
@@ -604,6 +609,7 @@ pub(super) const GLM4_MOE: TensorNames = TensorNames {
         EXPERTS_APART,
         SHARED_EXPERTS,
     ],
+    predictors: &[predictors::AFTER_LAST],
     ..HUGGING_FACE
 };
 
@@ -693,6 +699,7 @@ pub(super) const DEEPSEEK: TensorNames = TensorNames {
         EXPERTS_APART,
         SHARED_EXPERTS,
     ],
+    predictors: &[predictors::AFTER_LAST],
     ..HUGGING_FACE
 };
 

@@ -13,6 +13,7 @@ mod state;
 
 use super::error::{LoadError, UploadError};
 use super::layer_weight::LayerWeight;
+use super::predictor::Predictor;
 use super::source::{Element, TensorInfo, TensorSource};
 use super::spec::{GatedNormSpec, HeadNorms, ModelSpec};
 use super::tensor_names::{Nesting, Order};
@@ -21,7 +22,7 @@ use crate::platform;
 use bytes::Bytes;
 use part::Change;
 pub(super) use part::Part;
-use required::{Required, required};
+use required::{Required, of_predictor, required};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -111,7 +112,6 @@ impl WeightTable {
         name: &str,
         tensors: &BTreeMap<String, TensorInfo>,
     ) -> Result<Self, LoadError> {
-        let mut weights = BTreeMap::new();
         let nesting = Nesting::find(spec.tensors.embedding, |tensor| {
             tensors.contains_key(tensor)
         });
@@ -119,6 +119,38 @@ impl WeightTable {
         all.iter_mut()
             .flat_map(|weight| &mut weight.parts)
             .for_each(|part| part.tensor = nesting.of(&part.tensor));
+        let mut table = Self {
+            weights: BTreeMap::new(),
+        };
+        table.add(all, name, tensors)?;
+        table.compute_ropes(spec);
+        table.compute_norms(spec);
+        table.compute_head_norms(spec);
+        table.compute_slopes(spec);
+        Ok(table)
+    }
+
+    /// Finds the weights of a predictor.
+    pub(super) fn add_predictor(
+        &mut self,
+        predictor: &Predictor,
+        name: &str,
+        tensors: &BTreeMap<String, TensorInfo>,
+    ) -> Result<(), LoadError> {
+        let all = of_predictor(predictor);
+        let parts = all.iter().flat_map(|weight| &weight.parts);
+        let read = parts.map(|part| part.tensor.clone()).collect();
+        predictor.refuse_unread(name, &read, tensors)?;
+        self.add(all, name, tensors)
+    }
+
+    /// Finds weights among the tensors of a source.
+    fn add(
+        &mut self,
+        mut all: Vec<Required>,
+        name: &str,
+        tensors: &BTreeMap<String, TensorInfo>,
+    ) -> Result<(), LoadError> {
         if stored_by_rows(&all, tensors) {
             all.iter_mut()
                 .flat_map(|weight| &mut weight.parts)
@@ -137,19 +169,14 @@ impl WeightTable {
             .map(|weight| weight.name.clone())
             .collect();
         for weight in all {
-            let is_other_way = weights.contains_key(&weight.name)
+            let is_other_way = self.weights.contains_key(&weight.name)
                 || found.contains(&weight.name) && !is_there(&weight);
             if !is_other_way {
                 let resolved = resolve_weight(weight.experts, weight.parts, name, tensors)?;
-                weights.insert(weight.name, resolved);
+                self.weights.insert(weight.name, resolved);
             }
         }
-        let mut table = Self { weights };
-        table.compute_ropes(spec);
-        table.compute_norms(spec);
-        table.compute_head_norms(spec);
-        table.compute_slopes(spec);
-        Ok(table)
+        Ok(())
     }
 
     /// Computes the rotary frequencies of `spec`.

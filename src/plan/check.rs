@@ -41,7 +41,54 @@ fn check_parts(plan: &Plan, mut written: Written) -> Result<(), PlanError> {
     for (tail, steps) in &plan.tails {
         check_steps(plan, &format!("tail {tail}"), steps, &mut written.clone())?;
     }
-    Ok(())
+    match &plan.predictor {
+        Some(predictor) => check_predictor(plan, predictor, &written),
+        None => Ok(()),
+    }
+}
+
+/// Checks the predictor of a plan, of whose buffers `written` are filled: it may read those that it joins, and those
+/// are the same after its own batches.
+fn check_predictor(plan: &Plan, predictor: &Plan, written: &Written) -> Result<(), PlanError> {
+    let is_alike = plan.buffers.starts_with(&predictor.buffers)
+        && predictor.kv_groups == plan.kv_groups
+        && predictor.kv_layers == plan.kv_layers
+        && plan.weights.starts_with(&predictor.weights)
+        && predictor.state_layers.is_empty();
+    if !is_alike {
+        let (what, found) = ("a predictor".into(), "a plan with other operands".into());
+        return Err(at("predictor")(PlanErrorKind::Unsupported {
+            what,
+            found,
+            expected: "the buffers, weights and KV layers of the model",
+        }));
+    }
+    let carried: BTreeSet<BufferId> = predictor
+        .body
+        .iter()
+        .filter_map(|step| match step {
+            Step::JoinRows(step) => Some(step.carried),
+            _ => None,
+        })
+        .collect();
+    let left = predictor.body.iter().flat_map(Step::writes);
+    let left: BTreeSet<BufferId> = left.collect();
+    if let Some(carried) = carried
+        .iter()
+        .find(|carried| !written.buffers.contains(carried) || !left.contains(carried))
+    {
+        let name = plan.operands().buffer_name(*carried);
+        return Err(at("predictor")(PlanErrorKind::ReadBeforeWrite { name }));
+    }
+    let at_start = if written.filled {
+        written.clone()
+    } else {
+        Written {
+            buffers: carried,
+            ..Written::default()
+        }
+    };
+    check_parts(predictor, at_start)
 }
 
 fn at(place: &str) -> impl FnOnce(PlanErrorKind) -> PlanError {

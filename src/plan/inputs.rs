@@ -3,7 +3,7 @@
 //! Rows are tokens, grouped by sequence in [`BatchInputs::sequences`]. Everything that depends on a KV group (block
 //! tables, slots, copies) is an array per group, in the order of [`super::Plan::kv_groups`].
 
-use super::Tail;
+use super::{Part, Tail};
 
 /// Means "none" where a block, slot, range, row or token is optional.
 pub const NONE: u32 = u32::MAX;
@@ -240,6 +240,9 @@ pub struct BatchInputs {
     /// Per sequence: the slot of its adapter, 0 for none. Empty if no sequence has one: such a batch runs the steps
     /// of [`AdapterSlots::unused`](super::AdapterSlots::unused).
     pub adapters: Vec<u32>,
+    /// Per token row of a batch of the predictor: the row of the batch before, of the model or the predictor, whose
+    /// result it reads. Its token is the one after that row's. Empty: a batch of the model.
+    pub carried: Vec<u32>,
     /// One entry per KV group.
     pub groups: Vec<GroupInputs>,
     /// Token rows whose hidden state goes through the LM head.
@@ -256,6 +259,17 @@ pub struct BatchInputs {
     pub masks: Vec<u32>,
     /// Tails to run after the body; a tail without rows costs nothing.
     pub tails: Vec<Tail>,
+}
+
+impl BatchInputs {
+    /// The part of a plan that the batch runs.
+    pub fn part(&self) -> Part {
+        match (self.carried.is_empty(), self.adapters.is_empty()) {
+            (false, _) => Part::Predictor,
+            (true, false) => Part::Adapted,
+            (true, true) => Part::Model,
+        }
+    }
 }
 
 /// The result of one [`SampleRow`].

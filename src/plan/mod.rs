@@ -37,6 +37,18 @@ pub enum Tail {
     Pool,
 }
 
+/// Which part of what a model computes a batch runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// The model.
+    #[default]
+    Model,
+    /// The model, with the steps for adapters.
+    Adapted,
+    /// The layers that predict further tokens.
+    Predictor,
+}
+
 /// The recorded computation of one loaded model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
@@ -60,6 +72,10 @@ pub struct Plan {
     pub positions_max: u32,
     /// Slots for LoRA adapters, if the plan has steps for them.
     pub adapters: Option<AdapterSlots>,
+    /// The plan of the layers that predict further tokens, with the same buffers, weights and KV layers, and without
+    /// states. Its batches follow those of the model, and read rows that the batch before left: see
+    /// [`inputs::BatchInputs::carried`].
+    pub predictor: Option<Arc<Plan>>,
 }
 
 /// Slots for LoRA adapters: experts of the plan's products with adapters, which requests choose.
@@ -152,8 +168,13 @@ impl Plan {
         }
     }
 
-    /// All steps: the body's, then those of each tail.
+    /// All steps: the body's, those of each tail, then those of the predictor.
     pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.parts().flat_map(Self::own_steps)
+    }
+
+    /// The steps of body and tails.
+    fn own_steps(&self) -> impl Iterator<Item = &Step> {
         self.body
             .iter()
             .chain(self.tails.iter().flat_map(|(_, steps)| steps))
@@ -161,7 +182,20 @@ impl Plan {
 
     /// The plan that a batch runs: without the steps for adapters if no sequence has one.
     pub fn for_batch(&self, inputs: &inputs::BatchInputs) -> &Self {
-        self.with_adapters(!inputs.adapters.is_empty())
+        self.part(inputs.part())
+    }
+
+    /// This plan, and that of its predictor.
+    pub fn parts(&self) -> impl Iterator<Item = &Self> {
+        [self].into_iter().chain(self.predictor.as_deref())
+    }
+
+    /// The plan of a part; of one that the model does not have, the model's.
+    pub fn part(&self, part: Part) -> &Self {
+        match (part, &self.predictor) {
+            (Part::Predictor, Some(predictor)) => predictor,
+            _ => self.with_adapters(part == Part::Adapted),
+        }
     }
 
     /// The plan of batches with or without adapters.
@@ -213,10 +247,17 @@ impl Plan {
     }
 
     /// Bytes of weights read per token when decoding a single sequence: every matrix once, one row of an embedding
-    /// table, and of stacked experts only those that the token is routed to.
+    /// table, and of stacked experts only those that the token is routed to. Those of the predictor alone do not count.
     pub fn token_weight_bytes(&self) -> u64 {
         let mut bytes: Vec<u64> = self.weights.iter().map(WeightSpec::bytes).collect();
-        for step in self.steps() {
+        let of_predictor = self.predictor.iter().flat_map(|plan| plan.own_steps());
+        for weight in of_predictor.flat_map(Step::weights) {
+            bytes[weight.0 as usize] = 0;
+        }
+        for weight in self.own_steps().flat_map(Step::weights) {
+            bytes[weight.0 as usize] = self.weight_spec(weight).bytes();
+        }
+        for step in self.own_steps() {
             match step {
                 Step::Embed(Embed { table, .. }) => {
                     bytes[table.0 as usize] = self.weight_spec(*table).row_bytes_max();
@@ -231,7 +272,7 @@ impl Plan {
             }
         }
         // An embedding table may also be the LM head.
-        for step in self.steps() {
+        for step in self.own_steps() {
             if let Step::MatMul(MatMul { weight, .. }) = step {
                 bytes[weight.0 as usize] = self.weight_spec(*weight).bytes();
             }

@@ -59,19 +59,28 @@ impl Display for Plan {
         for (index, layer) in self.state_layers.iter().enumerate() {
             writeln!(f, "  {index}: {} elements", layer.elements)?;
         }
-        writeln!(f, "body")?;
-        let operands = self.operands();
-        for step in &self.body {
+        print_steps(self, "", f)?;
+        match &self.predictor {
+            Some(predictor) => print_steps(predictor, "predictor ", f),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Body and tails, with a prefix in their titles.
+fn print_steps(plan: &Plan, prefix: &str, f: &mut Formatter<'_>) -> fmt::Result {
+    let operands = plan.operands();
+    writeln!(f, "{prefix}body")?;
+    for step in &plan.body {
+        writeln!(f, "  {}", step.line(&operands))?;
+    }
+    for (tail, steps) in &plan.tails {
+        writeln!(f, "{prefix}tail {tail}")?;
+        for step in steps {
             writeln!(f, "  {}", step.line(&operands))?;
         }
-        for (tail, steps) in &self.tails {
-            writeln!(f, "tail {tail}")?;
-            for step in steps {
-                writeln!(f, "  {}", step.line(&operands))?;
-            }
-        }
-        Ok(())
     }
+    Ok(())
 }
 
 impl Display for Rows {

@@ -105,6 +105,8 @@ pub(super) enum Mutant {
     SwapLogitsRows(u32, u32),
     /// Swaps the adapter slots of two sequences.
     SwapAdapters(u32, u32),
+    /// Swaps the carried rows of two tokens.
+    SwapCarried(u32, u32),
     /// Swaps the slots that two sequences read.
     SwapStates(u32, u32),
     /// All sequences start with the batch, or none does.
@@ -157,6 +159,7 @@ impl Mutant {
             Self::DropCopy(group) => _ = inputs.groups[group].copies.pop(),
             Self::SwapLogitsRows(first, second) => swap(&mut inputs.logits_rows, first, second),
             Self::SwapAdapters(first, second) => swap(&mut inputs.adapters, first, second),
+            Self::SwapCarried(first, second) => swap(&mut inputs.carried, first, second),
             Self::ShorterPool => inputs.pools[0].row_count -= 1,
             Self::SwapStates(first, second) => swap_sources(&mut inputs.states, first, second),
             Self::StartAgain => start_again(&mut inputs.states),

@@ -19,6 +19,7 @@ mod latent;
 mod layer;
 mod matmul;
 mod moves;
+mod predictor;
 mod rows;
 mod sampling;
 mod scans;
@@ -535,11 +536,12 @@ impl Default for RowKind {
 
 /// The fixtures of each file, made when they are needed: all of them at once take gigabytes.
 fn fixtures(options: &SelftestOptions, rows: RowKind) -> impl Iterator<Item = Vec<Fixture>> {
-    const FILES: [fn(RowKind, Shapes) -> Vec<Fixture>; 11] = [
+    const FILES: [fn(RowKind, Shapes) -> Vec<Fixture>; 12] = [
         dense::fixtures,
         |rows, shapes| moves::fixtures(rows.storage, shapes),
         experts::fixtures,
         |_, shapes| adapters::fixtures(shapes),
+        |rows, shapes| predictor::fixtures(rows.storage, shapes),
         attention::fixtures,
         rows::fixtures,
         |rows, _| layer::fixtures(rows),

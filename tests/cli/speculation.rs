@@ -7,7 +7,7 @@ fn speculation_is_refused_by_the_name_of_the_field() {
     for (config, words) in [
         (
             r#"{"method":"eagle"}"#,
-            "`method` must be \"ngram\" or \"draft_model\"",
+            "`method` must be \"ngram\", \"draft_model\" or \"mtp\"",
         ),
         (r#"{"draft_tokens":4}"#, "unknown field `draft_tokens`"),
         (
@@ -21,6 +21,14 @@ fn speculation_is_refused_by_the_name_of_the_field() {
         (
             r#"{"prompt_lookup_max":2,"prompt_lookup_min":3}"#,
             "must be from 1 to `prompt_lookup_max` (2), not 3",
+        ),
+        (
+            r#"{"method":"mtp"}"#,
+            "needs layers of the model that predict further tokens",
+        ),
+        (
+            r#"{"method":"qwen3_next_mtp","model":"a/b"}"#,
+            "takes no `model`",
         ),
     ] {
         let command = [

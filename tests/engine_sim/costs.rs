@@ -134,6 +134,7 @@ fn quiet(seed: u64, sequences: u32, blocks: u64, arrivals: Vec<Arrival>) -> Case
         model_len: 48,
         keeps_states: false,
         adapter_slots: 0,
+        predicts: false,
     };
     let config = Config {
         max_num_seqs: sequences,

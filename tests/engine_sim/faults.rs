@@ -22,6 +22,7 @@ fn shape() -> Shape {
         model_len: SHAPE_LEN,
         keeps_states: false,
         adapter_slots: 0,
+        predicts: false,
     }
 }
 

@@ -15,6 +15,9 @@ pub(crate) struct Watched {
     in_flight: VecDeque<Named>,
     /// Blocks and states that are uploaded before the next step.
     arriving: BTreeSet<(usize, u32)>,
+    /// Blocks that the rows of the predictor use which follow the last step: they run before the next one.
+    followed: BTreeSet<(usize, u32)>,
+    has_predictor: bool,
     pub(crate) computed: u64,
 }
 
@@ -31,6 +34,8 @@ impl Watched {
             device,
             in_flight: VecDeque::new(),
             arriving: BTreeSet::new(),
+            followed: BTreeSet::new(),
+            has_predictor: false,
             computed: 0,
         }
     }
@@ -45,6 +50,7 @@ impl Backend for Watched {
     }
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
+        self.has_predictor = plan.predictor.is_some();
         self.device.load(plan, capacity)
     }
 
@@ -87,6 +93,10 @@ impl Backend for Watched {
                 .chain(copies)
                 .filter(|&block| block != NONE);
             named.blocks.extend(blocks.map(|block| (group, block)));
+        }
+        self.followed.clear();
+        if self.has_predictor && inputs.carried.is_empty() {
+            self.followed.clone_from(&named.blocks);
         }
         let fed = inputs
             .token_ids
@@ -136,6 +146,7 @@ impl Backend for Watched {
     async fn reset(&mut self) -> Result<(), BackendError> {
         self.in_flight.clear();
         self.arriving.clear();
+        self.followed.clear();
         self.device.reset().await
     }
 }
@@ -179,7 +190,7 @@ pub(crate) fn watch(scheduler: &Scheduler, device: &mut Watched) {
                 !named,
                 "block {block} of group {index} is free while a step in flight uses it"
             );
-            if !group.is_cached(block) {
+            if !group.is_cached(block) && !device.followed.contains(&(index, block)) {
                 device.device.poison(index, block);
             }
         }

@@ -20,7 +20,7 @@ use folio::engine::request::{
 use folio::engine::scheduler::{Phase, Scheduler};
 use folio::engine::sequence::StreamId;
 use folio::engine::{Engine, EngineEnd, Extras, Source};
-use folio::model::UploadError;
+use folio::model::{LoadError, UploadError};
 use folio::plan::inputs::{BiasEntry, DrawParams, HistoryEntry, SampleRow};
 use folio::plan::{
     AdapterSlots, KvFormat, KvGroup, KvLayer, Plan, StateLayer, Storage, WeightFormat, WeightId,
@@ -66,6 +66,8 @@ pub(crate) struct Shape {
     pub(crate) keeps_states: bool,
     /// Slots for adapters.
     pub(crate) adapter_slots: u32,
+    /// Whether layers that predict further tokens were asked for.
+    pub(crate) predicts: bool,
 }
 
 impl Shape {
@@ -96,6 +98,11 @@ fn with_adapter_slots(plain: Plan, slots: u32) -> Plan {
 }
 
 impl Source for Shape {
+    fn add_predictor(&mut self) -> Result<bool, LoadError> {
+        self.predicts = true;
+        Ok(true)
+    }
+
     fn record(&self, _: Storage) -> Plan {
         let groups = self
             .windows
@@ -119,6 +126,15 @@ impl Source for Shape {
             vocab: self.vocab,
             positions_max: self.model_len,
             ..Plan::default()
+        };
+        let plan = Plan {
+            predictor: self.predicts.then(|| {
+                Arc::new(Plan {
+                    state_layers: Vec::new(),
+                    ..plan.clone()
+                })
+            }),
+            ..plan
         };
         match self.adapter_slots {
             0 => plan,

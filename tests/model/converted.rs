@@ -38,6 +38,7 @@ use half::{bf16, f16};
 use orders::{llama3_divisors, transposed, untangled};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Element types of a file.
 pub(super) const F32: u32 = 0;
@@ -213,9 +214,12 @@ pub(super) fn open(file: &Builder) -> Model {
 
 impl Checkpoint {
     pub(super) fn read(family: &str) -> Self {
-        let config = read_json(&golden(family).join("config.json"));
-        let bytes =
-            std::fs::read(golden(family).join("model.safetensors")).expect("the golden weights");
+        Self::read_folder(&golden(family))
+    }
+
+    pub(super) fn read_folder(folder: &Path) -> Self {
+        let config = read_json(&folder.join("config.json"));
+        let bytes = std::fs::read(folder.join("model.safetensors")).expect("the golden weights");
         let file = safetensors::SafeTensors::deserialize(&bytes).expect("the golden weights");
         let values = |view: &safetensors::tensor::TensorView<'_>| {
             let number = |bytes: &[u8]| match *bytes {

@@ -19,7 +19,7 @@ use folio::backend::{Backend, Inspect};
 use folio::model::Model;
 use folio::plan::{KvFormat, Storage};
 
-const CUDA: Target = Target {
+pub(super) const CUDA: Target = Target {
     name: "cuda",
     ..WGPU
 };

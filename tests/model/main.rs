@@ -35,6 +35,7 @@ mod newer;
 mod packed;
 mod plan;
 mod planted;
+mod predictors;
 mod projected;
 mod published;
 mod quantized;

@@ -30,7 +30,7 @@ const MISTAKES: usize = 4;
 /// A token with the bits of the logprobs that are reported with it.
 pub(super) type Drawn = (u32, Vec<u32>);
 
-fn config(speculation: Option<Speculation>, deterministic: bool) -> Config {
+pub(super) fn config(speculation: Option<Speculation>, deterministic: bool) -> Config {
     Config {
         max_num_seqs: 8,
         max_num_batched_tokens: 256,
@@ -52,6 +52,17 @@ pub(super) fn answers<B: Backend>(
     requests: &[Request],
 ) -> (Vec<Vec<Drawn>>, Stats) {
     let model = Model::open(&golden(family)).expect("the golden model loads");
+    answers_of(open, model, draft, config, requests)
+}
+
+/// The answers of a model to all choices, computed at once.
+pub(super) fn answers_of<B: Backend>(
+    open: &impl Fn() -> B,
+    model: Model,
+    draft: Option<Model>,
+    config: &Config,
+    requests: &[Request],
+) -> (Vec<Vec<Drawn>>, Stats) {
     let (handle, inbox) = channel(config.queue_requests_max);
     // Devices without real times: drafts are verified however long it takes.
     let draft = draft.map(|draft| (Witness::new(open()), draft));

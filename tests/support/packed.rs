@@ -13,8 +13,10 @@ pub(crate) fn model(path: &str) -> PathBuf {
     static FORMATS: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-formats"));
     static GGUF: LazyLock<PathBuf> = LazyLock::new(|| unpacked("gguf"));
     static LORA: LazyLock<PathBuf> = LazyLock::new(|| unpacked("lora"));
+    static MTP: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-mtp"));
     let folder = match path.split('/').next().unwrap_or(path) {
         "golden-lora" => &LORA,
+        "golden-mtp" => &MTP,
         "golden-formats" => &FORMATS,
         "encoders" => &ENCODERS,
         "golden" if GOLDEN.join(path).exists() => &GOLDEN,

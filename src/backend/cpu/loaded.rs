@@ -258,6 +258,11 @@ impl Loaded {
         &self.buffers[buffer.0 as usize][..self.row_count(buffer, inputs) * self.columns(buffer)]
     }
 
+    /// All rows of a buffer, among them those that an earlier batch left.
+    pub(super) fn all_rows(&self, buffer: BufferId) -> &[f32] {
+        &self.buffers[buffer.0 as usize]
+    }
+
     /// Calls `work` with this batch's rows of a buffer to write and everything else to read.
     pub(super) fn write(
         &mut self,

@@ -18,6 +18,7 @@ mod gated_activation;
 mod gated_norm;
 mod gather_rows;
 mod group;
+mod join_rows;
 mod kv;
 mod loaded;
 mod matmul;
@@ -247,6 +248,7 @@ fn run_step(
         Step::RouteExperts(step) => route_experts::run(step, loaded, arena, inputs),
         Step::RouteAdapters(step) => route_adapters::run(step, loaded, inputs),
         Step::MatMulExperts(step) => matmul_experts::run(step, loaded, team, arena, inputs),
+        Step::JoinRows(step) => join_rows::run(step, loaded, team, inputs),
         Step::GatherRows(_) | Step::ScaleLogits(_) | Step::Sample(_) | Step::Pool(_) => {
             run_step_of_tail(step, loaded, team, inputs, results);
         }

@@ -525,7 +525,14 @@ impl Backend for CudaBackend {
         };
         let facts = self.driver.facts();
         metadata::flatten(&context, inputs, &mut self.words, |group, words| {
-            attend_paged::work(plan, capacity, facts, inputs, group, words);
+            attend_paged::work(
+                plan.for_batch(inputs),
+                capacity,
+                facts,
+                inputs,
+                group,
+                words,
+            );
         })?;
         let shape = BatchShape::of(plan, inputs, capacity);
         let free = loaded.busy.iter().position(|busy| !busy);

@@ -8,19 +8,21 @@ use crate::plan::Plan;
 
 impl SideBytes {
     pub(super) fn new(plan: &Plan, capacity: &Capacity, facts: &Facts) -> Self {
+        let most = |number: fn(&Plan, &Capacity, &Facts) -> u64| {
+            let parts = plan.parts().map(|part| number(part, capacity, facts));
+            parts.max().unwrap_or(0)
+        };
         Self {
             feed: u64::from(capacity.feed_slots.max(1)) * 4,
-            metadata: metadata::words_max(
-                plan,
-                capacity,
-                attend_paged::work_words_max(plan, capacity, facts),
-            ) * 4,
+            metadata: metadata::words_max(plan, capacity, most(attend_paged::work_words_max)) * 4,
             results: u64::from(capacity.samples_max.max(1) * metadata::RESULT_STRIDE_MAX) * 4,
             pooled: u64::from(pool::words_max(plan, capacity)) * 4,
-            attend_scratch: attend_paged::scratch_bytes(plan, capacity, facts),
-            attend_counters: u64::from(attend_paged::counters(plan, capacity, facts)) * 4,
+            attend_scratch: most(attend_paged::scratch_bytes),
+            attend_counters: 4 * most(|plan, capacity, facts| {
+                attend_paged::counters(plan, capacity, facts).into()
+            }),
             sample_scratch: sample::scratch_bytes(plan, capacity),
-            expert_scratch: matmul_experts::scratch_bytes(plan, capacity),
+            expert_scratch: most(|plan, capacity, _| matmul_experts::scratch_bytes(plan, capacity)),
             tile_scratch: matmul_tile::scratch_bytes(facts),
             tile_counters: u64::from(matmul_tile::counters(facts)) * 4,
             kv_table: plan.kv_layers.len() as u64 * 16,

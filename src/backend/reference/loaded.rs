@@ -179,6 +179,16 @@ impl LoadedPlan {
         &self.buffers[buffer.0 as usize][..self.row_count(buffer, inputs) * columns]
     }
 
+    /// All rows of a buffer, among them those that an earlier batch left.
+    pub(super) fn all_rows(&self, buffer: BufferId) -> &[f32] {
+        debug_assert!(
+            self.running
+                .is_none_or(|step| step.reads().any(|read| read == buffer)),
+            "a buffer it reads"
+        );
+        &self.buffers[buffer.0 as usize]
+    }
+
     /// Calls `work` with this batch's rows of a buffer to write and everything else to read.
     pub(super) fn write(
         &mut self,

@@ -14,6 +14,7 @@ mod gated_activation;
 mod gated_norm;
 mod gather_rows;
 pub(crate) mod int8;
+mod join_rows;
 mod loaded;
 mod matmul;
 mod matmul_experts;
@@ -252,6 +253,7 @@ fn run_step(step: &Step, loaded: &mut LoadedPlan, inputs: &BatchInputs, results:
         Step::ScaleLogits(step) => scale_logits::run(step, loaded, inputs),
         Step::Sample(step) => results.sampled = sample::run(step, loaded, inputs),
         Step::Pool(step) => results.pooled = pool::run(step, loaded, inputs),
+        Step::JoinRows(step) => join_rows::run(step, loaded, inputs),
     }
 }
 

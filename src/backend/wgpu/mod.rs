@@ -467,7 +467,8 @@ impl Backend for WgpuBackend {
 
 /// The work of the layer whose attention takes longest.
 fn longest_attention(loaded: &LoadedPlan, shape: &BatchShape, reach: &[Reach]) -> Work {
-    let (plan, kv_format) = (&loaded.plan, loaded.capacity.kv_format);
+    let plan = loaded.plan.part(shape.part);
+    let kv_format = loaded.capacity.kv_format;
     let attends = plan
         .body
         .iter()

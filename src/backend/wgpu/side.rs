@@ -10,7 +10,11 @@ use crate::plan::Plan;
 
 impl SideBytes {
     pub(crate) fn new(plan: &Plan, capacity: &Capacity, profile: &Profile) -> Self {
-        let work_words = attend_paged::work_words_max(plan, capacity, profile);
+        let most = |bytes: fn(&Plan, &Capacity, &Profile) -> u64| {
+            let parts = plan.parts().map(|part| bytes(part, capacity, profile));
+            parts.max().unwrap_or(0)
+        };
+        let work_words = most(attend_paged::work_words_max);
         let pooled_words = pool::words_max(plan, capacity);
         Self {
             feed: u64::from(capacity.feed_slots) * 4,
@@ -18,10 +22,10 @@ impl SideBytes {
             params: u64::from(PARAMS_SLOTS * PARAMS_SLOT_BYTES),
             results: u64::from(capacity.samples_max * metadata::RESULT_STRIDE_MAX) * 4,
             pooled: u64::from(pooled_words) * 4,
-            attend_scratch: attend_paged::scratch_bytes(plan, capacity, profile),
+            attend_scratch: most(attend_paged::scratch_bytes),
             sample_scratch: sample::scratch_bytes(plan, capacity, profile),
             sample_parts: sample::parts_bytes(plan, capacity, profile),
-            expert_scratch: matmul_experts::scratch_bytes(plan, capacity, profile),
+            expert_scratch: most(matmul_experts::scratch_bytes),
             product_scratch: matmul::scratch_bytes(plan, capacity, profile),
             narrow_rows: matmul::narrow_bytes(plan, capacity, profile),
             readback: readback::slot_bytes(capacity.samples_max, pooled_words),

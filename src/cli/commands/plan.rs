@@ -90,6 +90,7 @@ pub(crate) fn run(args: &PlanArgs, given: &ArgMatches) -> Result<bool> {
     if let Some(room) = engine::adapter_room(&config) {
         model.reserve_adapters(room);
     }
+    engine::add_predictor(&config, &mut model)?;
     let subject = subject(args)?;
     let plan = model.record(subject.caps.activations);
     let draft = args

@@ -37,6 +37,10 @@ fn vllms_fields_are_read_with_vllms_defaults() {
         };
         assert_eq!(parse(text), Ok(config), "{text}");
     }
+    for name in MTP {
+        let text = format!(r#"{{"method":"{name}"}}"#);
+        assert_eq!(read(&text), Ok(Some(BY_LAYERS)), "{text}");
+    }
 }
 
 #[test]
@@ -47,8 +51,9 @@ fn other_fields_and_values_are_refused_by_name() {
     };
     refused(
         r#"{"method":"eagle"}"#,
-        "`method` must be \"ngram\" or \"draft_model\", not \"eagle\"",
+        "`method` must be \"ngram\", \"draft_model\" or \"mtp\", not \"eagle\"",
     );
+    refused(r#"{"method":"mtp","model":"a/b"}"#, "takes no `model`");
     refused(r#"{"method":"ngram","model":"a/b"}"#, "takes no `model`");
     refused(r#"{"method":"draft_model"}"#, "needs a `model`");
     refused(

@@ -9,8 +9,8 @@
 //! costs nothing unless it is verified, so every drafter guesses all the time; how often it was right decides how many
 //! drafts are verified.
 //!
-//! With a draft model, a drafter only keeps account: it asks for drafts that are not known yet ([`UNKNOWN`]), and the
-//! engine has the draft model guess them once their step is scheduled.
+//! With a draft model, or layers of the model that predict further tokens, a drafter only keeps account: it asks for
+//! drafts that are not known yet ([`UNKNOWN`]), and the engine has them guessed once their step is scheduled.
 
 mod lookup;
 pub(crate) mod pace;
@@ -143,9 +143,9 @@ impl Drafter {
         self.guess(0).map(|_| self.rate)
     }
 
-    /// Whether its guesses come from a draft model.
+    /// Whether its guesses come from a draft model, or from layers of the model itself.
     fn asks_model(&self) -> bool {
-        self.predicted.is_none() && self.settings.method == SpeculationMethod::DraftModel
+        self.predicted.is_none() && self.settings.method != SpeculationMethod::Ngram
     }
 
     /// The answer, for requests that are similar.

@@ -34,6 +34,16 @@ pub(super) struct Buffers {
     pub(super) layer_embedding: Option<LayerEmbeddingBuffers>,
     /// Buffers of the LM head.
     pub(super) head: Option<HeadBuffers>,
+    /// Buffers of the predictor.
+    pub(super) predictor: Option<PredictorBuffers>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct PredictorBuffers {
+    /// What a batch leaves for the predictor: normed rows, of the model or of the predictor itself.
+    pub(super) carried: BufferId,
+    /// Normed rows of tokens beside normed rows before them.
+    pub(super) joined: BufferId,
 }
 
 #[derive(Clone, Copy)]
@@ -229,6 +239,20 @@ impl Buffers {
                 ),
                 logits: plan.buffer("logits", Rows::Samples, spec.vocab, Storage::F32),
             }),
+            predictor: None,
+        }
+    }
+
+    /// The buffers of a model with its predictor, whose layers `spec` has too.
+    pub(super) fn with_predictor(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Self {
+        let buffers = Self::new(plan, spec, activations);
+        let mut tokens = |name, columns| plan.buffer(name, Rows::Tokens, columns, activations);
+        Self {
+            predictor: Some(PredictorBuffers {
+                carried: tokens("carried", spec.hidden),
+                joined: tokens("joined", 2 * spec.hidden),
+            }),
+            ..buffers
         }
     }
 }

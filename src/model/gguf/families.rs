@@ -548,7 +548,7 @@ const WHOLE_NAMES: [(&str, &str); 6] = [
 ];
 
 /// The same within a layer. For names with `{e}`, GGUF has one tensor for all experts and a checkpoint one per expert.
-const LAYER_NAMES: [(&str, &str); 18] = [
+const LAYER_NAMES: [(&str, &str); 24] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -567,6 +567,13 @@ const LAYER_NAMES: [(&str, &str); 18] = [
     ("ffn_gate_exps", "mlp.experts.{e}.gate_proj"),
     ("ffn_up_exps", "mlp.experts.{e}.up_proj"),
     ("ffn_down_exps", "mlp.experts.{e}.down_proj"),
+    // Of a layer that predicts further tokens.
+    ("nextn.eh_proj", "eh_proj"),
+    ("nextn.enorm", "enorm"),
+    ("nextn.hnorm", "hnorm"),
+    ("nextn.shared_head_norm", "shared_head.norm"),
+    ("nextn.embed_tokens", "embed_tokens"),
+    ("nextn.shared_head_head", "shared_head.head"),
 ];
 
 /// Keys (after the architecture's prefix) that only models with certain layers have, and what these layers compute.

@@ -2,7 +2,7 @@
 
 use super::{
     ATTENTION, EXPERTS_APART, GATED_MLP, GRANITE_EXPERTS, HUGGING_FACE, LayerNames, NORMS_AFTER,
-    NORMS_BEFORE, Order, SHARED_EXPERT, TensorNames, names, stacked,
+    NORMS_BEFORE, Order, SHARED_EXPERT, TensorNames, names, predictors, stacked,
 };
 use crate::model::layer_weight::LayerWeight::*;
 
@@ -180,6 +180,7 @@ const EXPERTS_STACKED: &[LayerNames] = &[
 /// Qwen 3.5.
 pub(in crate::model) const QWEN3_5: TensorNames = TensorNames {
     layer: &[NORMS_BEFORE, ATTENTION_GATED, DELTA, GATED_MLP],
+    predictors: &[predictors::QWEN, predictors::AFTER_LAST],
     ..HUGGING_FACE
 };
 
@@ -193,6 +194,7 @@ pub(in crate::model) const QWEN3_5_MOE: TensorNames = TensorNames {
         EXPERTS_STACKED,
         SHARED_EXPERT,
     ],
+    predictors: &[predictors::QWEN, predictors::AFTER_LAST],
     ..HUGGING_FACE
 };
 
@@ -207,6 +209,7 @@ pub(in crate::model) const QWEN3_NEXT: TensorNames = TensorNames {
         EXPERTS_STACKED,
         SHARED_EXPERT,
     ],
+    predictors: &[predictors::QWEN, predictors::AFTER_LAST],
     ..HUGGING_FACE
 };
 
@@ -423,6 +426,7 @@ pub(in crate::model) const NEMOTRON_H: TensorNames = TensorNames {
     embedding: "backbone.embeddings.weight",
     final_norm: "backbone.norm_f.weight",
     layer: &[BLOCKS_NEMOTRON],
+    predictors: &[predictors::NEMOTRON],
     ..HUGGING_FACE
 };
 

@@ -4,6 +4,7 @@ use super::part::{Change, Part};
 use super::sections::{Layer, Sections};
 use super::{attention, latent, state};
 use crate::model::layer_weight::LayerWeight;
+use crate::model::predictor::Predictor;
 use crate::model::spec::ModelSpec;
 use crate::model::tensor_names::{LayerNames, Order};
 use std::collections::BTreeSet;
@@ -23,6 +24,27 @@ pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
         let layer = Layer { spec, index };
         let rows = spec.tensors.layer.iter().copied().flatten();
         required.extend(rows.filter_map(|row| of_layer(&layer, row)));
+    }
+    required
+}
+
+/// The weights of a predictor.
+pub(super) fn of_predictor(predictor: &Predictor) -> Vec<Required> {
+    let mut required: Vec<Required> = predictor
+        .outside_layers()
+        .iter()
+        .map(|(name, tensor, shape)| whole(name, tensor, shape))
+        .collect();
+    let spec = &predictor.spec;
+    for index in predictor.first..spec.layers.len() {
+        let layer = Layer { spec, index };
+        let rows = spec.tensors.layer.iter().copied().flatten();
+        let mut weights: Vec<Required> = rows.filter_map(|row| of_layer(&layer, row)).collect();
+        weights
+            .iter_mut()
+            .flat_map(|weight| &mut weight.parts)
+            .for_each(|part| part.tensor = predictor.tensor(&part.tensor));
+        required.extend(weights);
     }
     required
 }

@@ -10,6 +10,7 @@ mod embed;
 mod gated_activation;
 mod gated_norm;
 mod gather_rows;
+mod join_rows;
 mod matmul;
 mod matmul_experts;
 mod operation;
@@ -34,6 +35,7 @@ pub(crate) use gated_activation::erf;
 pub use gated_activation::{Activation, GatedActivation, Gates, Up};
 pub use gated_norm::GatedNorm;
 pub use gather_rows::GatherRows;
+pub use join_rows::JoinRows;
 pub use matmul::MatMul;
 pub use matmul_experts::{ExpertShape, MatMulExperts};
 pub use operation::Access;
@@ -100,6 +102,8 @@ pub enum Step {
     Sample(Sample),
     /// Sums rows, for embeddings.
     Pool(Pool),
+    /// Joins rows of tokens and rows of the batch before.
+    JoinRows(JoinRows),
 }
 
 impl Step {
@@ -125,6 +129,7 @@ impl Step {
             Self::ScaleLogits(step) => step,
             Self::Sample(step) => step,
             Self::Pool(step) => step,
+            Self::JoinRows(step) => step,
         }
     }
 

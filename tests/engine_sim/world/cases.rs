@@ -18,6 +18,7 @@ pub(crate) fn case(seed: u64) -> Case {
         model_len,
         keeps_states: false,
         adapter_slots: 0,
+        predicts: false,
     };
     let config = config(&mut random, &shape);
     let nan = random

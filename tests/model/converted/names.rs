@@ -101,6 +101,12 @@ impl Checkpoint {
             "mlp.experts.gate_proj" => "ffn_gate_exps",
             "mlp.experts.up_proj" => "ffn_up_exps",
             "mlp.experts.down_proj" => "ffn_down_exps",
+            "eh_proj" => "nextn.eh_proj",
+            "enorm" => "nextn.enorm",
+            "hnorm" => "nextn.hnorm",
+            "shared_head.norm" => "nextn.shared_head_norm",
+            "shared_head.head" => "nextn.shared_head_head",
+            "embed_tokens" => "nextn.embed_tokens",
             other => panic!("{other} has no name in GGUF"),
         };
         format!("blk.{layer}.{own}.{suffix}")

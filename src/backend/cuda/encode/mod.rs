@@ -18,6 +18,7 @@ mod embed;
 mod gated_activation;
 mod gated_norm;
 mod gather_rows;
+mod join_rows;
 mod matmul;
 pub(super) mod matmul_experts;
 pub(super) mod matmul_tile;
@@ -43,7 +44,7 @@ pub(super) use super::kernel::Kernel;
 use super::modules::Modules;
 use crate::plan::fuse;
 use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SampleShape};
-use crate::plan::{BufferId, Plan, Rows, Step, Storage, Tail, WeightId};
+use crate::plan::{BufferId, Part, Plan, Rows, Step, Storage, Tail, WeightId};
 use bytemuck::Pod;
 
 /// Declares the params of a kernel: addresses first, then an even total of u32 and f32.
@@ -81,8 +82,8 @@ pub(super) struct BatchShape {
     pub(super) apart: bool,
     /// The batch copies blocks.
     pub(super) copies: bool,
-    /// A sequence has an adapter.
-    pub(super) adapters: bool,
+    /// The part of the plan that it runs.
+    pub(super) part: Part,
     /// Numbers of rows of the sequences, as recurrences tell them apart.
     pub(super) scan: ScanShape,
     /// Which sampling options any row uses.
@@ -173,9 +174,9 @@ impl BatchShape {
                     .iter()
                     .all(|group| are_apart(inputs, group, capacity.block_size)),
             copies: inputs.groups.iter().any(|group| !group.copies.is_empty()),
-            adapters: !inputs.adapters.is_empty(),
+            part: inputs.part(),
             scan: ScanShape::of(
-                plan,
+                plan.for_batch(inputs),
                 inputs.sequences.iter().map(|sequence| sequence.row_count),
             ),
             sample: if sampling {
@@ -209,7 +210,7 @@ impl BatchShape {
             let bucket = decode_bucket(rows).min(most);
             for sample in sample::usual_shapes() {
                 let (tokens, sequences, logits_rows, samples) = (bucket, bucket, bucket, bucket);
-                let (pools, copies, adapters) = (0, false, false);
+                let (pools, copies, part) = (0, false, Part::Model);
                 let scan = ScanShape::of(plan, std::iter::once(1));
                 let (decode, apart) = (true, true);
                 let shape = Self {
@@ -221,7 +222,7 @@ impl BatchShape {
                     decode,
                     apart,
                     copies,
-                    adapters,
+                    part,
                     scan,
                     sample,
                 };
@@ -244,18 +245,25 @@ impl BatchShape {
                     decode: false,
                     apart: false,
                     copies: false,
-                    adapters: false,
+                    part: Part::Model,
                     scan: ScanShape::of(plan, std::iter::once(tokens)),
                     sample,
                 }),
         );
-        if plan.adapters.is_some() {
-            let adapted = |shape: &Self| Self {
-                adapters: true,
+        let others = [
+            (Part::Adapted, plan.adapters.is_some()),
+            (Part::Predictor, plan.predictor.is_some()),
+        ];
+        let model = shapes.clone();
+        for (part, _) in others.into_iter().filter(|(_, has_part)| *has_part) {
+            shapes.extend(model.iter().map(|shape| Self {
+                part,
+                scan: match part {
+                    Part::Predictor => ScanShape::of(plan.part(part), std::iter::empty()),
+                    _ => shape.scan,
+                },
                 ..shape.clone()
-            };
-            let all: Vec<Self> = shapes.iter().map(adapted).collect();
-            shapes.extend(all);
+            }));
         }
         shapes
     }
@@ -309,7 +317,7 @@ pub(super) fn record(
         device,
     } = subject;
     let mut recorder = Recorder {
-        plan: plan.with_adapters(shape.adapters),
+        plan: plan.part(shape.part),
         capacity,
         arena,
         shape,
@@ -392,6 +400,7 @@ impl<'a> Recorder<'a> {
             Step::ScaleLogits(step) => scale_logits::encode(self, step),
             Step::Sample(step) => sample::encode(self, step),
             Step::Pool(step) => pool::encode(self, step),
+            Step::JoinRows(step) => join_rows::encode(self, step),
         }
     }
 

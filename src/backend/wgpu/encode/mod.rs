@@ -26,6 +26,7 @@ mod embed;
 mod gated_activation;
 mod gated_norm;
 mod gather_rows;
+mod join_rows;
 pub(crate) mod matmul;
 pub(crate) mod matmul_experts;
 pub(crate) mod pool;
@@ -55,7 +56,7 @@ use super::pipelines::{Access, Kernel, PARAMS_SLOT_BYTES, Pipelines, Wanted};
 use crate::plan::fuse;
 use crate::plan::inputs::{BatchInputs, SampleShape};
 use crate::plan::work::StepWork;
-use crate::plan::{BufferId, Plan, Step, Tail, WeightId};
+use crate::plan::{BufferId, Part, Plan, Step, Tail, WeightId};
 use bytemuck::Pod;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -70,6 +71,7 @@ pub fn variants() -> Vec<Variant> {
         gated_activation::variants(),
         gated_norm::variants(),
         gather_rows::variants(),
+        join_rows::variants(),
         matmul::variants(),
         matmul_experts::variants(),
         pool::variants(),
@@ -126,8 +128,8 @@ pub(crate) struct BatchShape {
     pub(crate) scan: ScanShape,
     /// Number of pool rows.
     pub(crate) pools: u32,
-    /// Whether any sequence has an adapter.
-    pub(crate) adapters: bool,
+    /// The part of the plan that it runs.
+    pub(crate) part: Part,
     /// Number of dispatches that one layer's attention is divided among.
     pub(crate) attend_slices: u32,
 }
@@ -154,12 +156,16 @@ pub(crate) fn flatten(
     words: &mut Vec<u32>,
 ) -> Result<BatchShape, BackendError> {
     let mut attends = Vec::new();
+    let of_part = Context {
+        plan: context.plan.for_batch(inputs),
+        ..*context
+    };
     metadata::flatten(
         context,
         inputs,
         words,
         |group: usize, words: &mut Vec<u32>| {
-            attends.push(attend_paged::work(context, profile, inputs, group, words));
+            attends.push(attend_paged::work(&of_part, profile, inputs, group, words));
         },
     )?;
     let count = |count: usize| u32::try_from(count).expect("checked against the capacity");
@@ -182,7 +188,7 @@ pub(crate) fn flatten(
             Vec::new()
         },
         scan: ScanShape::of(
-            context.plan,
+            of_part.plan,
             inputs.sequences.iter().map(|sequence| sequence.row_count),
         ),
         pools: if inputs.tails.contains(&Tail::Pool) {
@@ -190,7 +196,7 @@ pub(crate) fn flatten(
         } else {
             0
         },
-        adapters: !inputs.adapters.is_empty(),
+        part: inputs.part(),
         attend_slices: 1,
     })
 }
@@ -421,7 +427,7 @@ impl<'a> Recorder<'a> {
     ) -> Self {
         Self {
             gpu,
-            plan: plan.with_adapters(shape.adapters),
+            plan: plan.part(shape.part),
             capacity,
             arena,
             shape,
@@ -509,6 +515,7 @@ impl<'a> Recorder<'a> {
             Step::ScaleLogits(step) => scale_logits::encode(self, step),
             Step::Sample(step) => sample::encode(self, step),
             Step::Pool(step) => pool::encode(self, step),
+            Step::JoinRows(step) => join_rows::encode(self, step),
         }
     }
 

@@ -73,8 +73,7 @@ pub(in super::super::super) fn heads(
     facts: &Facts,
 ) -> Vec<(u32, Storage)> {
     let mut heads: Vec<_> = plan
-        .body
-        .iter()
+        .steps()
         .filter_map(|step| {
             let (layer, _) = tensor_step(plan, capacity, facts, step)?;
             let Step::AttendPaged(step) = step else {

@@ -1,0 +1,65 @@
+//! Layers that predict further tokens.
+
+use super::Recorder;
+use super::buffers::Buffers;
+use crate::model::predictor::{JOIN, NORM, ROW_NORM, TOKEN_NORM};
+use crate::plan::{CopyBlocks, JoinRows, MatMul, Plan, RmsNorm, Step, Tail, WeightId};
+use std::sync::Arc;
+
+impl Recorder<'_> {
+    /// Ends the model's body with the rows that the predictor reads, and records the predictor: `x = join([norm(embed),
+    /// norm(row before)])`, its layers, which begin at `first`, and its norm, whose rows its next batch reads. Its
+    /// logits are those of the model's head.
+    pub(super) fn predictor(&mut self, buffers: &Buffers, first: usize, embedding: WeightId) {
+        let own = buffers
+            .predictor
+            .expect("a plan with a predictor has its buffers");
+        let sample = self.plan.tail(Tail::Sample).to_vec();
+        let final_norm = sample.iter().find_map(|step| match step {
+            Step::RmsNorm(norm) => Some(*norm),
+            _ => None,
+        });
+        let final_norm = RmsNorm {
+            x: buffers.x,
+            out: own.carried,
+            ..final_norm.expect("logits follow a norm")
+        };
+        self.plan.body.push(Step::RmsNorm(final_norm));
+
+        let mut body = vec![Step::CopyBlocks(CopyBlocks)];
+        self.embed(&mut body, buffers, embedding);
+        body.push(Step::JoinRows(JoinRows {
+            x: buffers.x,
+            carried: own.carried,
+            x_norm: self.weight(TOKEN_NORM),
+            carried_norm: self.weight(ROW_NORM),
+            epsilon: self.spec.norm.epsilon,
+            one_plus: self.spec.norm.one_plus,
+            out: own.joined,
+        }));
+        body.push(Step::MatMul(MatMul {
+            x: own.joined,
+            weight: self.weight(JOIN),
+            bias: None,
+            accumulate: false,
+            out: buffers.x,
+        }));
+        self.layers(&mut body, buffers, first..self.spec.layers.len());
+        let weight = self.weight(NORM);
+        body.push(Step::RmsNorm(RmsNorm {
+            weight,
+            ..final_norm
+        }));
+        let logits = sample.into_iter().map(|step| match step {
+            Step::RmsNorm(norm) => Step::RmsNorm(RmsNorm { weight, ..norm }),
+            other => other,
+        });
+        let predictor = Plan {
+            body,
+            tails: vec![(Tail::Sample, logits.collect())],
+            state_layers: Vec::new(),
+            ..self.plan.clone()
+        };
+        self.plan.predictor = Some(Arc::new(predictor));
+    }
+}
