@@ -31,7 +31,7 @@ use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
 use clock::{Clock, Timed};
-use predictor::{Carried, Predictor};
+use predictor::{Carried, Predictor, WRONG, copy_blocks};
 use states::States;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -432,12 +432,7 @@ impl FakeBackend {
             }
             let is_valid = views.iter().all(|view| view.invalid == 0);
             hashes.push(is_valid.then(|| history(views.iter().map(|view| view.sum))));
-            for (group, view) in views.iter_mut().enumerate() {
-                let window = self.plan.kv_groups[group].window;
-                for passed in first_visible(position, window)..first_visible(position + 1, window) {
-                    view.remove(passed, self.slot(group, index, passed, inputs).state);
-                }
-            }
+            self.pass_windows(&mut views, index, position, inputs);
             if self.plan.predictor.is_some() {
                 self.predictor.carried.push(Carried {
                     views: views.clone(),
@@ -449,6 +444,111 @@ impl FakeBackend {
             }
         }
         self.states.store(inputs, index, kept);
+    }
+
+    /// Removes what leaves the windows after a row from what it sees.
+    fn pass_windows(&self, views: &mut [View], index: usize, position: u32, inputs: &BatchInputs) {
+        for (group, view) in views.iter_mut().enumerate() {
+            let window = self.plan.kv_groups[group].window;
+            for passed in first_visible(position, window)..first_visible(position + 1, window) {
+                view.remove(passed, self.slot(group, index, passed, inputs).state);
+            }
+        }
+    }
+
+    /// Runs a batch of the predictor.
+    fn predict(&mut self, inputs: &BatchInputs) -> Results {
+        self.copy_blocks(inputs);
+        let token_ids = self.token_ids(inputs);
+        for (pool, group) in self.predictor.pool.iter_mut().zip(&inputs.groups) {
+            for (&slot, &token_id) in group.slot_mapping.iter().zip(&token_ids) {
+                pool[slot as usize] = token_id;
+            }
+        }
+        let (mut left, mut hashes) = (Vec::new(), Vec::new());
+        for (index, rows) in inputs.sequences.iter().enumerate() {
+            for row in (rows.row_start..rows.row_start + rows.row_count).map(|row| row as usize) {
+                let source = self.predictor.carried[inputs.carried[row] as usize].clone();
+                let (carried, hash) = self.continued(source, index, (row, token_ids[row]), inputs);
+                left.push(carried);
+                hashes.push(hash);
+            }
+        }
+        self.predictor.carried = left;
+        let sampled = self.sample(inputs, &hashes);
+        Results {
+            sampled,
+            ..Results::default()
+        }
+    }
+
+    /// What the model's next row will see after its token, and the hash of it; `None` if it is invalid.
+    fn continued(
+        &self,
+        mut carried: Carried,
+        index: usize,
+        (row, token_id): (usize, u32),
+        inputs: &BatchInputs,
+    ) -> (Carried, Option<u64>) {
+        let next = inputs.positions[row] + 1;
+        let is_invalid = self.script.nan == Some(token_id)
+            || carried.kept == Some(INVALID)
+            || carried.views.iter().any(|view| view.invalid > 0);
+        let sums = carried.views.iter().map(|view| view.sum);
+        let state = if is_invalid {
+            INVALID
+        } else {
+            row_state(
+                next,
+                token_id,
+                sums.chain(carried.kept).chain(carried.adapter),
+            )
+        };
+        carried.ahead.push(state);
+        carried.kept = carried.kept.map(|kept| states::fold(kept, state));
+        carried
+            .views
+            .iter_mut()
+            .for_each(|view| view.add(next, state));
+        let hash = history(carried.views.iter().map(|view| view.sum));
+        for (group, view) in carried.views.iter_mut().enumerate() {
+            let window = self.plan.kv_groups[group].window;
+            for passed in first_visible(next, window)..first_visible(next + 1, window) {
+                let state = match passed.checked_sub(carried.known + 1) {
+                    None => self.slot(group, index, passed, inputs).state,
+                    Some(place) => carried.ahead[place as usize],
+                };
+                view.remove(passed, state);
+            }
+        }
+        let hash = if self.sees_its_own_rows(&carried, index, next - 1, inputs) {
+            hash
+        } else {
+            mix(hash, WRONG)
+        };
+        (carried, (!is_invalid).then_some(hash))
+    }
+
+    /// Whether the keys and values that a row sees are those of the model's tokens.
+    fn sees_its_own_rows(
+        &self,
+        carried: &Carried,
+        index: usize,
+        position: u32,
+        inputs: &BatchInputs,
+    ) -> bool {
+        let size = self.block_size();
+        self.plan.kv_groups.iter().enumerate().all(|(group, spec)| {
+            let arrays = &inputs.groups[group];
+            let mut seen = first_visible(position, spec.window)..position.min(carried.known);
+            seen.all(|seen| {
+                let entry = arrays.table_starts[index] + seen / size;
+                let block = arrays.block_tables[entry as usize];
+                let slot = (block * size + seen % size) as usize;
+                self.predictor.pool[group][slot]
+                    == self.slot(group, index, seen + 1, inputs).token_id
+            })
+        })
     }
 
     /// The content of a sequence's adapter slot, if it has one.
@@ -768,16 +868,6 @@ impl Backend for FakeBackend {
         (self.pool, self.feed, self.capacity) = (Vec::new(), Vec::new(), None);
         self.predictor = Predictor::default();
         Ok(())
-    }
-}
-
-/// Copies the blocks of a batch, of `size` slots each.
-fn copy_blocks<T: Copy>(pools: &mut [Vec<T>], inputs: &BatchInputs, size: usize) {
-    for (pool, group) in pools.iter_mut().zip(&inputs.groups) {
-        for &(source, target) in &group.copies {
-            let source = source as usize * size;
-            pool.copy_within(source..source + size, target as usize * size);
-        }
     }
 }
 

@@ -3,10 +3,6 @@
 //! A [`Batch`] names sequences and counts; [`Batch::flatten`] turns it into the arrays that every backend reads. It is
 //! called right after scheduling: the arrays do not change afterwards, while the sequences keep changing.
 
-mod predicted;
-
-pub(super) use predicted::{Continued, Followers};
-
 use super::adapters::AdapterLoad;
 use super::beams;
 use super::memory::{BlockId, BlockPool, Moves};
@@ -264,7 +260,7 @@ impl Batch {
     }
 
     /// The arrays without rows: only the copies of blocks.
-    fn no_rows(&self) -> BatchInputs {
+    pub(super) fn no_rows(&self) -> BatchInputs {
         let groups = self.moves.copies.iter().map(|copies| GroupInputs {
             copies: copies.clone(),
             ..Default::default()
@@ -319,7 +315,7 @@ impl Batch {
     }
 
     /// Adds the draw of a row's next draft, from the last logits row.
-    fn flatten_guess(
+    pub(super) fn flatten_guess(
         &self,
         row_index: u32,
         sequence: &Sequence,
@@ -445,7 +441,7 @@ impl Batch {
         }
     }
 
-    fn flatten_draft(
+    pub(super) fn flatten_draft(
         &self,
         position: u32,
         draft: u32,
@@ -660,6 +656,6 @@ fn mask_out(masks: &mut Vec<u32>, start: u32, ids: &BTreeSet<u32>, vocab: u32) -
     start
 }
 
-fn index(value: usize) -> u32 {
+pub(super) fn index(value: usize) -> u32 {
     u32::try_from(value).expect("a batch's arrays are within their capacity")
 }

@@ -22,6 +22,7 @@ mod loaded;
 mod loading;
 pub mod memory;
 mod mover;
+mod predicted;
 mod predictor;
 pub mod request;
 pub mod scheduler;
@@ -47,13 +48,14 @@ pub use start::{spawn, spawn_with_draft};
 
 use crate::backend::{Backend, BackendError};
 use crate::config::Config;
-use crate::engine::batch::{Batch, Followers};
+use crate::engine::batch::Batch;
 use crate::engine::disk::{Disk, DiskEvent};
 use crate::engine::draft_model::DraftModel;
 use crate::engine::handle::{Dropped, EngineInbox, Message, Stats};
 use crate::engine::loaded::LoadedPlan;
 use crate::engine::memory::{DiskJob, Group, Rates, SAVES_WHILE_IDLE, Save};
 use crate::engine::mover::Mover;
+use crate::engine::predicted::Followers;
 use crate::engine::predictor::Predictor;
 use crate::engine::request::{Event, RequestError};
 use crate::engine::scheduler::Scheduler;
@@ -62,7 +64,7 @@ use crate::engine::device_queue::DeviceLease;
 use crate::engine::streams::Streams;
 use crate::model::Model;
 use crate::plan::inputs::BatchInputs;
-use crate::platform::Instant;
+use crate::platform::{self, Instant};
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use std::collections::VecDeque;
@@ -663,6 +665,10 @@ fn sum_of(groups: &[Group], count: impl Fn(&Group) -> u32) -> u64 {
 }
 
 impl Seeds {
+    fn new(config: &Config) -> Self {
+        Self(config.seed.unwrap_or_else(platform::random_u64))
+    }
+
     /// The next pseudorandom number (SplitMix64).
     fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

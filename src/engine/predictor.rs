@@ -10,15 +10,16 @@
 //! As with a draft model, a guess is never more than a draft: whatever it computes, answers are the model's.
 
 use super::Engine;
-use super::batch::{Batch, Continued, Followers};
-use super::loaded::StartError;
+use super::batch::Batch;
+use super::loaded::{LoadedPlan, StartError};
+use super::predicted::{Continued, Followers};
 use super::source::Source;
 use crate::backend::{Backend, BackendError};
 use crate::config::{Config, ConfigError, SpeculationMethod};
 use crate::plan::inputs::BatchInputs;
 
-/// Makes the layers that predict further tokens part of what a model records, if drafts come from them: before the model
-/// is recorded, for an engine or to see whether it fits.
+/// Makes the layers that predict further tokens part of what a model records, if drafts come from them: before it is
+/// recorded, for an engine or to see whether it fits.
 ///
 /// # Errors
 ///
@@ -43,6 +44,13 @@ pub(super) struct Predictor {
     pub(super) followers: Option<Followers>,
     /// The rows of the next step whose first draft was guessed.
     continued: Vec<Continued>,
+}
+
+impl Predictor {
+    /// That of a loaded plan, if it has one.
+    pub(super) fn of(loaded: &LoadedPlan) -> Option<Self> {
+        loaded.plan().predictor.is_some().then(Self::default)
+    }
 }
 
 impl<B: Backend, S: Source> Engine<B, S> {

@@ -31,6 +31,7 @@ pub use commit::Events;
 use super::adapters::AdapterPool;
 use super::batch::{Batch, Draw, Row};
 use super::memory::{BlockPool, Claim, Demand, Group, Memory, MemoryLimits};
+use super::predicted::{Continued, Followers};
 use super::request::{PromptEvent, Request};
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
 use super::speculation::Answers;
@@ -325,6 +326,33 @@ impl Scheduler {
             &self.limits.eos_token_ids,
             self.limits.vocab,
         )
+    }
+
+    /// The rows of a batch, of which `inputs` are the arrays, for the model's predictor.
+    pub(super) fn followers(&self, batch: &Batch, inputs: &BatchInputs) -> Followers {
+        batch.followers(inputs, &self.sequences)
+    }
+
+    /// The arrays of the rows that follow the step before, with the predictor's first guess for each row that waits for
+    /// one.
+    pub(super) fn flatten_first_guesses(
+        &self,
+        batch: &mut Batch,
+        followers: Followers,
+    ) -> (BatchInputs, Vec<Continued>) {
+        batch.flatten_first_guesses(followers, &self.sequences, &self.limits.eos_token_ids)
+    }
+
+    /// The arrays for the predictor's next guess of each row that waits for one; `None` if there is no such row.
+    pub(super) fn flatten_further_guesses(
+        &self,
+        batch: &Batch,
+        continued: &[Continued],
+        copies: bool,
+    ) -> Option<(BatchInputs, Vec<Continued>)> {
+        let (pool, eos) = (self.memory.pool(), &self.limits.eos_token_ids);
+        let guesses = batch.flatten_further_guesses(continued, copies, &self.sequences, pool, eos);
+        (!guesses.1.is_empty()).then_some(guesses)
     }
 
     /// Whether the next step may be submitted before the tokens of the step in flight are read. Rows that need the host

@@ -124,14 +124,13 @@ impl<B: Backend, S: Source> Engine<B, S> {
             ..
         } = loading;
         let draft = draft.map(|draft| draft.finish(&fit.capacity, &blocks));
-        let predictor = model.plan.predictor.is_some().then(Predictor::default);
         let loaded = LoadedPlan::new(model.plan, fit.capacity, blocks);
         let mut engine = Self {
             backend: model.backend,
             source: model.source,
+            predictor: Predictor::of(&loaded),
             loaded,
             draft,
-            predictor,
             scheduler,
             mover,
             disk,
@@ -141,7 +140,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             lease: None,
             inbox,
             streams: Streams::new(),
-            seeds: Seeds(config.seed.unwrap_or_else(platform::random_u64)),
+            seeds: Seeds::new(&config),
             config,
             losses: Vec::new(),
             requests_taken: 0,

@@ -21,7 +21,7 @@ use crate::plan::{
     RopeStoreKv, RowId, Sample, ScaleLogits, ShortConvolution, StateLayer, Step, Storage,
     StoreOptions, Tail, Up, WeightId,
 };
-use buffers::{Buffers, HeadBuffers};
+use buffers::{Buffers, HeadBuffers, PredictorBuffers};
 use std::ops::Range;
 
 struct Recorder<'a> {
@@ -47,10 +47,8 @@ pub(super) fn record(
         positions_max: spec.positions_max,
         ..Plan::default()
     };
-    let buffers = match predictor {
-        Some(predictor) => Buffers::with_predictor(&mut plan, &predictor.spec, activations),
-        None => Buffers::new(&mut plan, spec, activations),
-    };
+    let all_layers = predictor.map_or(spec, |predictor| &predictor.spec);
+    let buffers = Buffers::new(&mut plan, all_layers, activations);
     let mut recorder = Recorder {
         spec,
         weights,
@@ -69,14 +67,33 @@ pub(super) fn record(
     }
     recorder.embed(&mut body, &buffers, table);
     recorder.layer_embeddings(&mut body, &buffers);
-    recorder.layers(&mut body, &buffers, 0..spec.layers.len());
+    record_layers(&mut recorder, &mut body, &buffers, 0..spec.layers.len());
     recorder.plan.body = body;
     recorder.tails(&buffers, table);
     if let Some(predictor) = predictor {
+        let own = PredictorBuffers::new(&mut recorder.plan, spec.hidden, activations);
         recorder.spec = &predictor.spec;
-        recorder.predictor(&buffers, predictor.first, table);
+        recorder.predictor(&buffers, own, predictor.first, table);
     }
     recorder.plan
+}
+
+/// Records some of the layers.
+fn record_layers(
+    recorder: &mut Recorder<'_>,
+    steps: &mut Vec<Step>,
+    buffers: &Buffers,
+    layers: Range<usize>,
+) {
+    let spec = recorder.spec;
+    for index in layers {
+        let layer = &spec.layers[index];
+        recorder.mix(steps, buffers, index, layer);
+        if layer.has_feed_forward() {
+            recorder.feed_forward(steps, buffers, index, layer);
+        }
+        recorder.add_layer_embedding(steps, buffers, index);
+    }
 }
 
 impl Recorder<'_> {
@@ -92,19 +109,6 @@ impl Recorder<'_> {
 
     fn layer_weight(&mut self, layer: usize, weight: LayerWeight) -> WeightId {
         self.weight(&weight.of_layer(layer))
-    }
-
-    /// Records layers.
-    fn layers(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, layers: Range<usize>) {
-        let spec = self.spec;
-        for index in layers {
-            let layer = &spec.layers[index];
-            self.mix(steps, buffers, index, layer);
-            if layer.has_feed_forward() {
-                self.feed_forward(steps, buffers, index, layer);
-            }
-            self.add_layer_embedding(steps, buffers, index);
-        }
     }
 
     /// Records the look-up of tokens, and of their positions and types in models that have tables of these.

@@ -17,7 +17,7 @@ use super::commit::Events;
 use super::side_arrays::side_entries;
 use super::{BatchBuilder, Scheduler};
 use crate::config::Speculation;
-use crate::engine::batch::{Batch, Continued, Followers, Row};
+use crate::engine::batch::{Batch, Row};
 use crate::engine::request::DraftSkip;
 use crate::engine::sequence::{Sequence, SequenceId};
 use crate::engine::speculation::pace::{Yield, accepted};
@@ -132,33 +132,6 @@ impl Scheduler {
             &self.limits.eos_token_ids,
         );
         (!inputs.samples.is_empty()).then_some(inputs)
-    }
-
-    /// The rows of a batch, of which `inputs` are the arrays, for the model's predictor.
-    pub(in crate::engine) fn followers(&self, batch: &Batch, inputs: &BatchInputs) -> Followers {
-        batch.followers(inputs, &self.sequences)
-    }
-
-    /// The arrays of the rows that follow the step before, with the predictor's first guess for each row that waits for
-    /// one.
-    pub(in crate::engine) fn flatten_first_guesses(
-        &self,
-        batch: &mut Batch,
-        followers: Followers,
-    ) -> (BatchInputs, Vec<Continued>) {
-        batch.flatten_first_guesses(followers, &self.sequences, &self.limits.eos_token_ids)
-    }
-
-    /// The arrays for the predictor's next guess of each row that waits for one; `None` if there is no such row.
-    pub(in crate::engine) fn flatten_further_guesses(
-        &self,
-        batch: &Batch,
-        continued: &[Continued],
-        copies: bool,
-    ) -> Option<(BatchInputs, Vec<Continued>)> {
-        let (pool, eos) = (self.memory.pool(), &self.limits.eos_token_ids);
-        let guesses = batch.flatten_further_guesses(continued, copies, &self.sequences, pool, eos);
-        (!guesses.1.is_empty()).then_some(guesses)
     }
 
     /// Takes a draft model's guesses, one for each row that waits for one. After an invalid one, or one that may end

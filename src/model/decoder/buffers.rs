@@ -34,8 +34,6 @@ pub(super) struct Buffers {
     pub(super) layer_embedding: Option<LayerEmbeddingBuffers>,
     /// Buffers of the LM head.
     pub(super) head: Option<HeadBuffers>,
-    /// Buffers of the predictor.
-    pub(super) predictor: Option<PredictorBuffers>,
 }
 
 #[derive(Clone, Copy)]
@@ -160,6 +158,15 @@ impl AttentionBuffers {
     }
 }
 
+impl PredictorBuffers {
+    pub(super) fn new(plan: &mut Plan, hidden: u32, activations: Storage) -> Self {
+        Self {
+            carried: plan.buffer("carried", Rows::Tokens, hidden, activations),
+            joined: plan.buffer("joined", Rows::Tokens, 2 * hidden, activations),
+        }
+    }
+}
+
 impl MlpBuffers {
     /// The columns of both buffers, for an MLP of this size.
     fn columns(spec: &ModelSpec, mlp: u32) -> [u32; 2] {
@@ -239,20 +246,6 @@ impl Buffers {
                 ),
                 logits: plan.buffer("logits", Rows::Samples, spec.vocab, Storage::F32),
             }),
-            predictor: None,
-        }
-    }
-
-    /// The buffers of a model with its predictor, whose layers `spec` has too.
-    pub(super) fn with_predictor(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Self {
-        let buffers = Self::new(plan, spec, activations);
-        let mut tokens = |name, columns| plan.buffer(name, Rows::Tokens, columns, activations);
-        Self {
-            predictor: Some(PredictorBuffers {
-                carried: tokens("carried", spec.hidden),
-                joined: tokens("joined", 2 * spec.hidden),
-            }),
-            ..buffers
         }
     }
 }

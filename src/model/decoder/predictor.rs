@@ -1,7 +1,7 @@
 //! Layers that predict further tokens.
 
-use super::Recorder;
-use super::buffers::Buffers;
+use super::buffers::{Buffers, PredictorBuffers};
+use super::{Recorder, record_layers};
 use crate::model::predictor::{JOIN, NORM, ROW_NORM, TOKEN_NORM};
 use crate::plan::{CopyBlocks, JoinRows, MatMul, Plan, RmsNorm, Step, Tail, WeightId};
 use std::sync::Arc;
@@ -10,10 +10,13 @@ impl Recorder<'_> {
     /// Ends the model's body with the rows that the predictor reads, and records the predictor: `x = join([norm(embed),
     /// norm(row before)])`, its layers, which begin at `first`, and its norm, whose rows its next batch reads. Its
     /// logits are those of the model's head.
-    pub(super) fn predictor(&mut self, buffers: &Buffers, first: usize, embedding: WeightId) {
-        let own = buffers
-            .predictor
-            .expect("a plan with a predictor has its buffers");
+    pub(super) fn predictor(
+        &mut self,
+        buffers: &Buffers,
+        own: PredictorBuffers,
+        first: usize,
+        embedding: WeightId,
+    ) {
         let sample = self.plan.tail(Tail::Sample).to_vec();
         let final_norm = sample.iter().find_map(|step| match step {
             Step::RmsNorm(norm) => Some(*norm),
@@ -44,7 +47,8 @@ impl Recorder<'_> {
             accumulate: false,
             out: buffers.x,
         }));
-        self.layers(&mut body, buffers, first..self.spec.layers.len());
+        let layers = first..self.spec.layers.len();
+        record_layers(self, &mut body, buffers, layers);
         let weight = self.weight(NORM);
         body.push(Step::RmsNorm(RmsNorm {
             weight,

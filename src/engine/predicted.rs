@@ -2,21 +2,21 @@
 //!
 //! Row i of a predictor needs the model's row i and token i + 1. Of a step's last row that token is the one it draws,
 //! which is in a feed slot, or read back where the step verifies drafts. So a step's rows can follow it at once, and
-//! the keys and values of a block are those of its own tokens but for the last: a block that another sequence shares has
-//! there what followed in the sequence that filled it. That costs a draft at most, never an answer.
+//! the keys and values of a block are those of its own tokens but for the last: a block that another sequence shares
+//! has there what followed in the sequence that filled it. That costs a draft at most, never an answer.
 //!
 //! The first draft is drawn after the row of the last token but one. Where drafts were refused, the tokens after their
 //! rows are wrong too; such rows are computed again before a row sees them.
 
-use super::{Batch, index};
-use crate::engine::memory::BlockPool;
-use crate::engine::sequence::{SequenceId, Sequences};
+use super::batch::{Batch, index};
+use super::memory::BlockPool;
+use super::sequence::{SequenceId, Sequences};
 use crate::plan::Tail;
 use crate::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, Sampled};
 
 /// The rows of a step that the predictor has not computed yet, each with the token after it.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct Followers {
+pub(super) struct Followers {
     inputs: BatchInputs,
     rows: Vec<FollowedRow>,
 }
@@ -38,7 +38,7 @@ struct FollowedRow {
 
 /// A row of a batch that waits for a draft, and the row of the predictor's batch before that it continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Continued {
+pub(super) struct Continued {
     /// Index of the row.
     row: usize,
     carried: u32,
@@ -46,7 +46,7 @@ pub(in crate::engine) struct Continued {
 
 impl Followers {
     /// Takes the tokens that a step drew after drafts. A token that is none stands for a row that failed.
-    pub(in crate::engine) fn take_results(&mut self, sampled: &[Sampled], vocab: u32) {
+    pub(super) fn take_results(&mut self, sampled: &[Sampled], vocab: u32) {
         for row in &self.rows {
             let Some((first, count)) = row.results else {
                 continue;
@@ -63,7 +63,7 @@ impl Followers {
     }
 
     /// The rows alone: nothing is drawn.
-    pub(in crate::engine) fn into_inputs(self) -> BatchInputs {
+    pub(super) fn into_inputs(self) -> BatchInputs {
         self.inputs
     }
 
@@ -77,11 +77,7 @@ impl Followers {
 
 impl Batch {
     /// The rows of this batch, of which `inputs` are the arrays, for the predictor.
-    pub(in crate::engine) fn followers(
-        &self,
-        inputs: &BatchInputs,
-        sequences: &Sequences,
-    ) -> Followers {
+    pub(super) fn followers(&self, inputs: &BatchInputs, sequences: &Sequences) -> Followers {
         let mut token_ids = Vec::with_capacity(inputs.token_ids.len());
         let mut rows = Vec::with_capacity(self.rows.len());
         for (row, result) in self.rows.iter().zip(self.first_results()) {
@@ -104,9 +100,10 @@ impl Batch {
                 start: row.start,
                 first,
                 count,
-                results: result
-                    .filter(|_| row.drafted() > 0)
-                    .map(|result| (result, 1 + row.drafted())),
+                results: match result {
+                    Some(result) if row.drafted() > 0 => Some((result, 1 + row.drafted())),
+                    _ => None,
+                },
             });
         }
         let groups = inputs.groups.iter().map(|group| GroupInputs {
@@ -144,7 +141,7 @@ impl Batch {
 
     /// The rows of the step before, with which the predictor guesses the first draft of each row that waits for one. A
     /// row of a sequence that was not in that step gets none.
-    pub(in crate::engine) fn flatten_first_guesses(
+    pub(super) fn flatten_first_guesses(
         &mut self,
         followers: Followers,
         sequences: &Sequences,
@@ -175,7 +172,7 @@ impl Batch {
 
     /// The rows with which the predictor guesses further drafts, each after the one before: `continued` are those that
     /// got a guess last. `copies`: blocks are copied first, as before the step itself.
-    pub(in crate::engine) fn flatten_further_guesses(
+    pub(super) fn flatten_further_guesses(
         &self,
         continued: &[Continued],
         copies: bool,
