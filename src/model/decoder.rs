@@ -14,10 +14,10 @@ use super::layer_weight::LayerWeight;
 use super::spec::{HeadNorms, LayerKind, LayerSpec, ModelSpec, OutputGate};
 use super::weights::WeightTable;
 use crate::plan::{
-    Activation, AttendPaged, BufferId, ConvolutionForm, CopyBlocks, Embed, GatedActivation, Gates,
-    GatherRows, HeadNorm, KvGroup, KvLayer, MatMul, NormOptions, Plan, Pool, RmsNorm, Rope,
-    RopeStoreKv, RowId, Sample, ScaleLogits, ShortConvolution, StateLayer, Step, Storage,
-    StoreOptions, Tail, Up, WeightId,
+    AttendPaged, BufferId, ConvolutionForm, CopyBlocks, Embed, GatedActivation, Gates, GatherRows,
+    HeadNorm, KvGroup, KvLayer, MatMul, NormOptions, Plan, Pool, RmsNorm, Rope, RopeStoreKv, RowId,
+    Sample, ScaleLogits, ShortConvolution, StateLayer, Step, Storage, StoreOptions, Tail, Up,
+    WeightId,
 };
 use buffers::{Buffers, HeadBuffers};
 
@@ -149,7 +149,7 @@ impl Recorder<'_> {
                 frequencies,
                 rotary_dim,
                 interleaved,
-                scale: rope.scale(),
+                scale: rope.scale(self.spec.positions_max),
             });
         }
     }
@@ -234,7 +234,8 @@ impl Recorder<'_> {
 
     fn head_norm(&mut self, layer: usize, weight: LayerWeight) -> Option<HeadNorm> {
         let (norm, kind) = (self.spec.norm, self.spec.attention.head_norms);
-        (kind != HeadNorms::None).then(|| HeadNorm {
+        let is_there = kind != HeadNorms::None && self.spec.layers[layer].head_norms;
+        is_there.then(|| HeadNorm {
             weight: self.layer_weight(layer, weight),
             epsilon: norm.epsilon,
             one_plus: norm.one_plus && kind != HeadNorms::Unweighted,
@@ -300,7 +301,7 @@ impl Recorder<'_> {
         (index, layer): (usize, &LayerSpec),
         x: BufferId,
     ) {
-        let (attention, query_heads) = (self.spec.attention, self.spec.query_heads);
+        let (attention, query_heads) = (self.spec.attention, layer.query_heads);
         let kv_layer = self.kv_layer(layer);
         let q_only = layer.kv_from.is_some();
         let query = self.spec.query_columns(layer);
@@ -316,7 +317,10 @@ impl Recorder<'_> {
         let v_epsilon = (attention.value_norm && !q_only).then_some(self.spec.norm.epsilon);
         let options = StoreOptions {
             v_epsilon,
-            query_growth: attention.query_growth,
+            query_growth: match layer.query_growth {
+                true => attention.query_growth,
+                false => None,
+            },
             q_only,
         };
         steps.push(Step::RopeStoreKv(RopeStoreKv {
@@ -382,7 +386,7 @@ impl Recorder<'_> {
         self.leave(steps, buffers, index, attended, (weight, bias));
     }
 
-    /// Multiplies what attention returns by the sigmoid of its gates, which follow q, k and v. The result is in `free`.
+    /// Multiplies what attention returns by a function of its gates, which follow q, k and v. The result is in `free`.
     fn gate_output(
         &self,
         steps: &mut Vec<Step>,
@@ -399,8 +403,9 @@ impl Recorder<'_> {
             gate_up: qkv,
             gates: Gates { first, shared_by },
             up: Up::Of(attended, 0),
-            activation: Activation::Sigmoid,
+            activation: self.spec.attention.gate_activation,
             numbers: None,
+            routes: None,
             out: free,
         }));
         free

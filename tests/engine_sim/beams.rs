@@ -9,6 +9,7 @@ use folio::engine::request::{
     BeamParams, ConstraintState, DrawParams, FinishReason, Request, RequestError, SamplingParams,
     Usage,
 };
+use folio::plan::Window;
 
 /// A beam, or an answer.
 struct Beam {
@@ -105,7 +106,7 @@ fn room(case: &Case, request: &Request, width: u32) -> u32 {
     let (size, config) = (case.config.block_size, &case.config);
     let shared = request.prompt.len() as u32 / size;
     let held = case.shape.windows.iter().map(|window| {
-        let windows = |window: u32| config.max_num_seqs * (window.div_ceil(size) + 4);
+        let windows = |window: Window| config.max_num_seqs * (window.tokens().div_ceil(size) + 4);
         let blocks = window.map_or(u32::MAX, windows).min(case.blocks());
         (shared + blocks.saturating_sub(shared) / width) * size
     });

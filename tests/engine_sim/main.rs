@@ -22,6 +22,7 @@ mod world;
 
 use folio::engine::handle::Stats;
 use folio::engine::scheduler::Phase;
+use folio::plan::Window;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -165,7 +166,7 @@ fn failing(seed: u64) -> Case {
 /// prompts begin one document, and its window soon passes the blocks that were not filled.
 fn failing_while_shared(seed: u64) -> Case {
     let (mut random, mut case) = (Random(!seed), case(seed));
-    case.shape.windows = vec![Some(random.within(3, 5))];
+    case.shape.windows = vec![Some(Window::Last(random.within(3, 5)))];
     (
         case.config.prefix_caching,
         case.config.look_ahead,

@@ -21,7 +21,7 @@ use folio::engine::sequence::StreamId;
 use folio::engine::{Engine, EngineEnd, Extras, Source};
 use folio::model::UploadError;
 use folio::plan::inputs::{BiasEntry, DrawParams, HistoryEntry, SampleRow};
-use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, StateLayer, Storage, WeightId};
+use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, StateLayer, Storage, WeightId, Window};
 use folio::platform::block_on;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -54,7 +54,7 @@ impl Random {
 /// A model with only KV groups, a state if it keeps one, and end tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
-    pub(crate) windows: Vec<Option<u32>>,
+    pub(crate) windows: Vec<Option<Window>>,
     pub(crate) vocab: u32,
     pub(crate) eos_token_ids: Vec<u32>,
     pub(crate) model_len: u32,

@@ -110,12 +110,18 @@ pub(super) fn files() -> impl Iterator<Item = (&'static str, Builder)> {
 }
 
 /// Families whose files are not read, or that no file can describe: those of MiniCPM 3 have no multipliers.
-const NOT_CONVERTED: [&str; 5] = [
+const NOT_CONVERTED: [&str; 11] = [
     "lfm3",
     "olmo_hybrid",
     "minicpm3",
     "muse_glimmer",
     "cohere2_moe",
+    "llama4",
+    "laguna",
+    "phimoe",
+    "step3p5",
+    "step3p7",
+    "mistral4",
 ];
 
 /// The golden folders whose architectures GGUF has.

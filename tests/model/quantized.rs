@@ -4,8 +4,8 @@
 use super::kv_coded::{self, FLIPS, TOKENS, alone, moved, rows};
 use super::states::STATES;
 use super::{
-    BLOCK_SIZE, CHUNK, CPU, Case, Device, TOKENS_MAX, WGPU, WHOLE, families, golden,
-    largest_difference, push_tables, read_json, support,
+    BLOCK_SIZE, CHUNK, CPU, Case, Device, TOKENS_MAX, WGPU, WHOLE, families, largest_difference,
+    open_golden, push_tables, read_json, support,
 };
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
@@ -117,7 +117,7 @@ fn every_family_runs_quantised_that_keeps_states() {
 
 /// A golden model as it is stored, or quantized.
 pub(super) fn open(family: &str, quantization: Option<Quantization>) -> Model {
-    let model = Model::open(&golden(family)).expect("the golden model loads");
+    let model = open_golden(family);
     match quantization {
         Some(quantization) => model.quantized(quantization).expect("it is quantized"),
         None => model,

@@ -21,6 +21,7 @@ use crate::engine::request::{
 };
 use crate::engine::scheduler::Limits;
 use crate::engine::sequence::{Beam, Choice, Exit, GroupId, Sequence, SequenceId, StreamId};
+use crate::plan::Window;
 use crate::plan::inputs::{NONE, Sampled};
 use std::collections::BTreeMap;
 
@@ -54,10 +55,10 @@ impl Limits {
         }
     }
 
-    fn blocks_most(&self, window: Option<u32>) -> u32 {
+    fn blocks_most(&self, window: Option<Window>) -> u32 {
         let size = self.memory.block_size;
         window.map_or(u32::MAX, |window| {
-            blocks_live_max(window.div_ceil(size), self.tokens_max, size)
+            blocks_live_max(window.tokens().div_ceil(size), self.tokens_max, size)
         })
     }
 }

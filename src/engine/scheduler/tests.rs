@@ -9,6 +9,7 @@ use crate::engine::memory::host::Fill;
 use crate::engine::memory::{BlockHash, DiskUse, Rates, Save, TierLimits};
 use crate::engine::panic_message;
 use crate::engine::request::{RequestError, SamplingParams};
+use crate::plan::Window;
 use crate::plan::inputs::{Results, Sampled};
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ pub(super) fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) 
         memory: MemoryLimits {
             state_slots: 0,
             block_size: 4,
-            windows: vec![window],
+            windows: vec![window.map(Window::Last)],
             blocks: vec![blocks],
             prefix_caching,
             hash_key: [3; 32],
@@ -267,7 +268,7 @@ fn a_block_that_waits_to_be_written_is_forgotten_when_it_gets_a_new_owner() {
 fn the_longest_sequence_fills_its_last_block_in_every_group() {
     let mut limits = scheduler(None, 1, false).limits;
     limits.max_model_len = 197;
-    limits.memory.windows = vec![None, Some(8)];
+    limits.memory.windows = vec![None, Some(Window::Last(8))];
     assert_eq!(limits.blocks_of_longest(), [50, 50]);
 }
 

@@ -48,6 +48,7 @@ impl Recorder<'_> {
             norm: self.layer_weight(index, LayerWeight::LatentNorm),
             epsilon: EPSILON,
             rope: self.ropes[layer.rope.expect("latents have a rotated part")],
+            query_growth: self.spec.attention.query_growth,
             q,
         }));
         let scale = self.spec.attention.scale;

@@ -4,7 +4,7 @@ use super::Recorder;
 use super::buffers::Buffers;
 use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::{LayerSpec, NormPlace};
-use crate::plan::{AttendRows, BufferId, HeadNorm, RotateRows, Step};
+use crate::plan::{AttendRows, BufferId, HeadNorm, RotateRows, Step, Window};
 
 impl Recorder<'_> {
     /// Records attention of rows to each other: `x += output(attend(rotate(qkv(x))))`.
@@ -42,7 +42,7 @@ impl Recorder<'_> {
             kv_heads,
             head_dim,
             scale: attention.scale,
-            radius: layer.window,
+            radius: layer.window.map(Window::tokens),
             alibi: self.slopes,
             out: attended,
         }));

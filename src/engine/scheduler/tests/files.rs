@@ -409,7 +409,7 @@ fn finished_blocks_are_copied_while_they_are_cached_and_wanted() {
 #[test]
 fn only_files_of_blocks_within_the_window_are_read() {
     let mut limits = with_files().limits;
-    limits.memory.windows = vec![Some(4)];
+    limits.memory.windows = vec![Some(Window::Last(4))];
     let mut scheduler = Scheduler::new(limits);
     add(&mut scheduler, 0, (9, 1), 0, false);
     scheduler.memory.found_files([(0, hashes(2)[1])]);
