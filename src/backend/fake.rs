@@ -101,6 +101,8 @@ pub struct FakeBackend {
     pool: Vec<Vec<Slot>>,
     feed: Vec<u32>,
     states: States,
+    /// Content of each adapter slot, of which the first has none.
+    adapters: Vec<u64>,
     /// What was submitted and has not run yet, in order.
     queue: VecDeque<Command>,
     /// Copies of blocks that ran and were not read yet, with their numbers.
@@ -123,6 +125,8 @@ enum Command {
     /// Copies of blocks with their number.
     Save(u64, Vec<BlockRef>),
     Restore(Vec<(BlockRef, Bytes)>),
+    /// Another content of an adapter slot.
+    Adapt(usize, u64),
 }
 
 /// The number of copies to host memory.
@@ -164,6 +168,7 @@ impl FakeBackend {
             pool: Vec::new(),
             feed: Vec::new(),
             states: States::default(),
+            adapters: Vec::new(),
             queue: VecDeque::new(),
             saved: BTreeMap::new(),
             saves: 0,
@@ -243,6 +248,7 @@ impl FakeBackend {
                     .iter()
                     .for_each(|(block, bytes)| self.overwrite(*block, bytes));
             }
+            Some(Command::Adapt(slot, content)) => self.adapters[slot] = content,
             None => {}
         }
     }
@@ -386,6 +392,8 @@ impl FakeBackend {
             .script
             .rounding
             .then(|| u64::from(start) << 32 | u64::from(rows.row_count));
+        let adapter = inputs.adapters.get(index).filter(|slot| **slot != 0);
+        let adapter = adapter.map(|slot| self.adapters[*slot as usize]);
         let mut kept = self.states.before(inputs, index);
         let mut views = self.views(index, start, inputs);
         for row in (rows.row_start..rows.row_start + rows.row_count).map(|row| row as usize) {
@@ -397,7 +405,8 @@ impl FakeBackend {
                 INVALID
             } else {
                 let sums = views.iter().map(|view| view.sum);
-                row_state(position, token_id, sums.chain(rounding).chain(kept))
+                let changed = sums.chain(rounding).chain(kept).chain(adapter);
+                row_state(position, token_id, changed)
             };
             kept = kept.map(|kept| states::fold(kept, state));
             for (group, view) in views.iter_mut().enumerate() {
@@ -546,6 +555,8 @@ impl Backend for FakeBackend {
             vec![POISON; capacity.feed_slots as usize],
             States::new(&plan, capacity),
         );
+        let slots = plan.adapters.as_ref().map_or(0, |slots| slots.count);
+        self.adapters = vec![0; slots as usize];
         (self.plan, self.capacity) = (plan, Some(capacity.clone()));
         Ok(())
     }
@@ -562,6 +573,13 @@ impl Backend for FakeBackend {
             "rows of {} lie within it",
             spec.name
         );
+        let own = self.plan.with_adapters(false).weights.len();
+        if weight.0 as usize >= own {
+            let slot = first_row / (spec.rows / spec.experts);
+            let content = rows.first_chunk().copied().unwrap_or_default();
+            let command = Command::Adapt(slot as usize, u64::from_le_bytes(content));
+            self.queue.push_back(command);
+        }
         Ok(())
     }
 

@@ -192,10 +192,10 @@ impl Limits<'_> {
             self.check_sample(inputs, row)
                 .map_err(|message| format!("sample row {index}: {message}"))?;
         }
-        let (pools, sequences_max) = (inputs.pools.len(), self.capacity.sequences_max as usize);
+        let (pools, most) = (inputs.pools.len(), self.capacity.pools_max(self.plan));
         require!(
-            pools <= sequences_max,
-            "{pools} pool rows, the capacity is {sequences_max}"
+            pools <= most as usize,
+            "{pools} pool rows, the capacity is {most}"
         );
         for (index, row) in inputs.pools.iter().enumerate() {
             let end = u64::from(row.row_start) + u64::from(row.row_count);

@@ -270,7 +270,7 @@ pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, work_words_max: u64) -
         + wide(c.history_max) * wide(HISTORY_WORDS)
         + wide(c.bias_max) * wide(BIAS_WORDS)
         + wide(c.mask_words_max)
-        + wide(c.sequences_max) * wide(POOL_WORDS);
+        + wide(c.pools_max(plan)) * wide(POOL_WORDS);
     let group = wide(c.table_entries_max)
         + wide(c.sequences_max)
         + wide(c.tokens_max)
@@ -506,7 +506,7 @@ pub(crate) fn sampled(words: &[u32], requested: &[Requested]) -> Vec<Sampled> {
 
 /// Checks that the batch stays within capacity, pool and its own arrays.
 fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError> {
-    check_counts(context.capacity, inputs)?;
+    check_counts(context.plan, context.capacity, inputs)?;
     check_rows(context, inputs)?;
     check_states(context, inputs)?;
     check_adapters(context.plan, inputs)?;
@@ -520,7 +520,11 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
     check_samples(context, inputs)
 }
 
-fn check_counts(capacity: &Capacity, inputs: &BatchInputs) -> Result<(), BackendError> {
+fn check_counts(
+    plan: &Plan,
+    capacity: &Capacity,
+    inputs: &BatchInputs,
+) -> Result<(), BackendError> {
     let tokens = inputs.token_ids.len();
     for (what, len, max) in [
         ("token rows", tokens, capacity.tokens_max),
@@ -537,7 +541,7 @@ fn check_counts(capacity: &Capacity, inputs: &BatchInputs) -> Result<(), Backend
             capacity.history_max,
         ),
         ("bias entries", inputs.bias.len(), capacity.bias_max),
-        ("pool rows", inputs.pools.len(), capacity.sequences_max),
+        ("pool rows", inputs.pools.len(), capacity.pools_max(plan)),
         ("mask words", inputs.masks.len(), capacity.mask_words_max),
     ] {
         fits(what, len, max)?;

@@ -207,6 +207,15 @@ pub struct Capacity {
 }
 
 impl Capacity {
+    /// Maximum pool rows per batch: one for each sequence, or for each token of models that compute whole sequences.
+    pub fn pools_max(&self, plan: &Plan) -> u32 {
+        if plan.computes_whole_sequences() {
+            self.tokens_max.max(self.sequences_max)
+        } else {
+            self.sequences_max
+        }
+    }
+
     /// Layout of one head's rows in a block of the pool.
     pub fn kv_tile(&self, head_dim: u32) -> KvTile {
         KvTile {

@@ -28,8 +28,8 @@ mod units;
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use commands::{
-    bench, cache, chat, devices, generate, list, plan, ps, pull, quantize, rm, run, selftest,
-    serve, show,
+    bench, cache, chat, devices, embed, generate, list, plan, ps, pull, quantize, rerank, rm, run,
+    selftest, serve, show,
 };
 use folio::platform;
 use std::ffi::OsString;
@@ -56,6 +56,10 @@ enum Command {
     Chat(chat::ChatArgs),
     /// Answer one prompt, or a file of requests as one batch
     Run(run::RunArgs),
+    /// Vectors of texts, one JSON list a line
+    Embed(Box<embed::EmbedArgs>),
+    /// Documents by how well they answer a query, the best first
+    Rerank(Box<rerank::RerankArgs>),
     /// Check whether a model fits a device, with how much context, and what to change if not; loads nothing
     Plan(plan::PlanArgs),
     /// Measure speed, and compare it with the device's own peaks
@@ -88,7 +92,7 @@ enum Command {
 }
 
 /// Options that `-h` shows; `--help` shows all.
-const COMMON: [&str; 34] = [
+const COMMON: [&str; 39] = [
     "first",
     "rest",
     "config",
@@ -123,6 +127,11 @@ const COMMON: [&str; 34] = [
     "name",
     "filter",
     "scenario",
+    "prompt_name",
+    "dimensions",
+    "pooling",
+    "top_n",
+    "instruction",
 ];
 
 /// The command line; its help has the defaults that depend on the device.
@@ -169,17 +178,26 @@ pub(crate) fn main() -> ExitCode {
     };
     // Which options were given, of the command.
     let given = matches.subcommand().map_or(&matches, |(_, given)| given);
-    log_to_stderr(matches!(command, Command::Serve(_)));
+    // A server's file of options may say how it logs.
+    if !matches!(command, Command::Serve(_)) {
+        log_to_stderr("folio=warn", LogFormat::Text);
+    }
+    match run_command(command, given) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(fault) => end(Err(fault)),
+    }
+}
+
+/// Runs a command; false: what it printed says that it failed.
+fn run_command(command: Command, given: &clap::ArgMatches) -> anyhow::Result<bool> {
     let outcome = match command {
         Command::Serve(options) => serve::run(*options, given),
         Command::Chat(options) => chat::run(&options),
         Command::Run(options) => run::run(&options),
-        Command::Plan(options) => match plan::run(&options, given) {
-            Ok(true) => Ok(()),
-            // The report on stdout says that the model does not fit.
-            Ok(false) => return ExitCode::FAILURE,
-            Err(fault) => Err(fault),
-        },
+        Command::Embed(options) => embed::run(&options),
+        Command::Rerank(options) => rerank::run(&options),
+        Command::Plan(options) => return plan::run(&options, given),
         Command::Bench(options) => bench::run(&options),
         Command::Cache(options) => cache::run(&options),
         Command::Quantize(options) => quantize::run(&options),
@@ -194,7 +212,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Devices(options) => devices::run(&options),
         Command::Selftest(options) => selftest::run(&options),
     };
-    end(outcome)
+    outcome.map(|()| true)
 }
 
 /// The arguments, with the long names of short options that `serve` knows from vLLM.
@@ -293,7 +311,7 @@ fn variable_at_fault(
 /// What `FOLIO_LOG` means, for the help.
 const LOG_HELP: &str = "FOLIO_LOG=folio=info, or another filter of the Rust crate tracing-subscriber, sets what is \
                         logged on stderr; by default warnings, and of `serve` one line for each request \
-                        (folio=warn,folio::access=info)";
+                        (folio=warn,folio::access=info,folio::notes=info)";
 
 /// What the long help says after the commands.
 fn more_help() -> String {
@@ -303,13 +321,16 @@ fn more_help() -> String {
     )
 }
 
-/// Logs warnings to stderr, and requests if this is a server. `FOLIO_LOG` sets another filter.
-fn log_to_stderr(is_server: bool) {
-    let usual = if is_server {
-        "folio=warn,folio::access=info"
-    } else {
-        "folio=warn"
-    };
+/// The form of lines on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    /// An object a line, what is usually told in sentences too.
+    Json,
+}
+
+/// Logs to stderr what passes a filter; `FOLIO_LOG` sets another one.
+pub(crate) fn log_to_stderr(usual: &str, format: LogFormat) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOLIO_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
     // In a terminal, unless `NO_COLOR` or `CLICOLOR=0` is set.
@@ -319,7 +340,14 @@ fn log_to_stderr(is_server: bool) {
         .with_ansi(colours)
         .with_writer(std::io::stderr);
     // If stderr is closed, that error cannot be reported anywhere.
-    log.log_internal_errors(false).init();
+    let log = log.log_internal_errors(false);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => {
+            output::log_notes();
+            log.json().with_ansi(false).init();
+        }
+    }
 }
 
 /// Reports a panic, which is a bug, as one line that users can report.

@@ -44,8 +44,8 @@ pub(crate) enum QuantizationChoice {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
-    /// Folder with config.json and safetensors, GGUF file, or Hugging Face name org/repo[@revision][:QUANT or
-    /// :FILE.gguf], which is downloaded [default: the built-in demo model]
+    /// Folder with config.json and safetensors, GGUF file, Hugging Face name org/repo[@revision][:QUANT or
+    /// :FILE.gguf], or a short name such as qwen3:0.6b, which is downloaded [default: the built-in demo model]
     #[arg(short, long, env = "FOLIO_MODEL", value_name = "PATH_OR_NAME")]
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
@@ -199,6 +199,20 @@ impl ModelArgs {
             model: Some(first.to_owned()),
             ..self.clone()
         })
+    }
+
+    /// The model and the words after it. After --model, the first argument is such a word.
+    pub(crate) fn or_words(
+        &self,
+        first: Option<&Path>,
+        rest: &[String],
+    ) -> Result<(Self, Vec<String>)> {
+        if !self.is_typed() {
+            return Ok((self.or_first(first)?, rest.to_vec()));
+        }
+        let first = first.map(|word| word.to_string_lossy().into_owned());
+        let words = first.into_iter().chain(rest.iter().cloned());
+        Ok((self.clone(), words.collect()))
     }
 
     /// The same options for another model.
@@ -355,6 +369,11 @@ enum TextPlace {
 }
 
 impl TextFiles {
+    /// Whether they are those of the built-in model.
+    pub(crate) fn is_demo(&self) -> bool {
+        matches!(self.place, TextPlace::Demo)
+    }
+
     /// Neither tokenizer nor template.
     pub(crate) fn none() -> Self {
         Self {
@@ -443,7 +462,9 @@ fn text_folder(folder: &Path, with_tokenizer: bool) -> Result<TextFolder> {
         .map(|name| format!("{MORE_TEMPLATES}{name}"));
     let names = TextFolder::NAMES.map(str::to_owned).into_iter().chain(more);
     let mut files = TextFolder::default();
-    for name in names.filter(|name| with_tokenizer || name != "tokenizer.json") {
+    for name in names
+        .filter(|name| with_tokenizer || !["tokenizer.json", "vocab.txt"].contains(&name.as_str()))
+    {
         let path = folder.join(&name);
         if let Some(bytes) = read_if_there(&path)? {
             if let Some(message) = stand_in(&bytes) {

@@ -2,7 +2,7 @@
 //! one.
 
 use super::device::{Device, DeviceJob};
-use super::lora::{self, LoraModule};
+use super::lora::Adapters;
 use super::options::{EngineArgs, ModelArgs, TextFiles};
 use crate::cli::terminal::output::note;
 use crate::cli::terminal::progress::{Phase, Unit};
@@ -33,6 +33,7 @@ pub(crate) struct Session {
     thread: JoinHandle<Result<(), EngineEnd>>,
     /// Adapters of the model.
     adapters: Vec<ServedAdapter>,
+    is_demo: bool,
 }
 
 /// Starts the engine's thread on the selected backend.
@@ -76,10 +77,19 @@ impl DeviceJob for Spawn {
 
 impl Session {
     /// Checks model, tokenizer, device and limits, then starts to load; [`Self::wait_ready`] waits until loading ends.
-    pub(crate) fn start(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
-        let config = engine.config()?;
-        let models = Models::open(model, engine)?;
-        Self::spawn(engine.device()?, models, config, (Tells::Disk, None))
+    pub(crate) fn start(
+        model: &ModelArgs,
+        engine: &EngineArgs,
+        adapters: &Adapters,
+    ) -> Result<Self> {
+        let mut config = engine.config()?;
+        let mut models = Models::open(model, engine)?;
+        let adapters = models.open_adapters((adapters, &[]), engine, &mut config)?;
+        let session = Self::spawn(engine.device()?, models, config, (Tells::Disk, None))?;
+        Ok(Self {
+            adapters,
+            ..session
+        })
     }
 
     /// Like [`Self::start`], for a server: prints a line on stderr with the memory to be allocated, and does not
@@ -87,7 +97,7 @@ impl Session {
     pub(crate) fn start_to_serve(
         model: &ModelArgs,
         engine: &EngineArgs,
-        (modules, names): (&[LoraModule], &[String]),
+        adapters: (&Adapters, &[String]),
     ) -> Result<Self> {
         let (mut config, device) = (engine.config()?, engine.device()?);
         if let Some(model) = model.describe_far()? {
@@ -105,7 +115,7 @@ impl Session {
             );
         }
         let mut models = Models::open(model, engine)?;
-        let adapters = lora::open(modules, names, &mut models.model, &mut config)?;
+        let adapters = models.open_adapters(adapters, engine, &mut config)?;
         let session = Self::spawn(device, models, config, (Tells::Everything, None))?;
         Ok(Self {
             adapters,
@@ -156,6 +166,7 @@ impl Session {
         (tells, device_queue): (Tells, Option<DeviceQueue>),
     ) -> Result<Self> {
         let Models { model, text, draft } = models;
+        let is_demo = text.is_demo();
         let (draft, draft_text) = draft.unzip();
         let (handle, inbox) = handle::channel(config.queue_requests_max);
         let inbox = match device_queue {
@@ -184,6 +195,7 @@ impl Session {
                 generation,
                 thread,
                 adapters: Vec::new(),
+                is_demo,
             }),
             Err(error) => {
                 // A process must not end while one of its threads uses a driver. The first error is the one to report.
@@ -206,6 +218,19 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// What somebody should know of the model before they ask it something.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        if self.is_demo {
+            return Some(
+                "the built-in demo model is a toy; a real one: folio serve qwen3:0.6b, and more in `folio plan`",
+            );
+        }
+        let lacks_template = self.text.tokenizer.is_some() && self.text.template.is_none();
+        lacks_template.then_some(
+            "this model has no chat template, so it continues text: `folio run --raw`, POST /v1/completions",
+        )
     }
 
     /// Whether the engine's thread has ended, by itself or after a drain.
@@ -282,6 +307,17 @@ impl Models {
             text,
             draft,
         })
+    }
+
+    /// Reads the adapters of the model, which has these names.
+    fn open_adapters(
+        &mut self,
+        (adapters, names): (&Adapters, &[String]),
+        engine: &EngineArgs,
+        config: &mut Config,
+    ) -> Result<Vec<ServedAdapter>> {
+        let rank = engine.limits.get("max_lora_rank");
+        adapters.open(names, &mut self.model, (config, rank))
     }
 }
 

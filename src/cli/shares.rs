@@ -308,6 +308,8 @@ impl Described {
             max_num_seqs: self.model.config.max_num_seqs,
             block_size: fit.block_size,
             pool_tokens: u64::from(blocks) * u64::from(fit.block_size),
+            encodes: self.model.plan.computes_whole_sequences(),
+            labels: 0,
             embedding_len: self.model.plan.pooled_columns(),
             weight_bytes: fit.weight_bytes,
             figures: self.model.plan.figures(),

@@ -56,15 +56,15 @@ pub(super) struct Score {
     pub(super) streams: Vec<StreamId>,
 }
 
-/// The hidden states of a row's last `count` tokens, which are summed for an embedding.
+/// The hidden states of tokens of a row, which are summed for an embedding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pool {
     pub(super) sequence: SequenceId,
     /// Index of the row.
     pub(super) row: u32,
+    /// The first of them, counted from the row's first token.
+    pub(super) first: u32,
     pub(super) count: u32,
-    /// Whether they are the row's first tokens instead.
-    pub(super) of_first: bool,
     /// Whether this is the prompt's last row.
     pub(super) last: bool,
 }
@@ -79,7 +79,7 @@ pub struct Batch {
     pub(super) draws: Vec<Draw>,
     /// Sorted by row, at most one each. A row's scores come before its draws.
     pub(super) scores: Vec<Score>,
-    /// Sorted by row, at most one each.
+    /// Sorted by row.
     pub(super) pools: Vec<Pool>,
     /// Blocks to copy before the rows run.
     pub(super) moves: Moves,
@@ -217,22 +217,17 @@ impl Batch {
     /// Adds the rows to pool. `firsts` has the index of each row's first sequence.
     fn flatten_pools(&self, firsts: &[usize], inputs: &mut BatchInputs) {
         debug_assert!(
-            self.pools.is_sorted_by(|a, b| a.row < b.row),
-            "pools are sorted by row, at most one each"
+            self.pools.is_sorted_by_key(|pool| pool.row),
+            "pools are sorted by row"
         );
         for pool in &self.pools {
             let rows = inputs.sequences[firsts[pool.row as usize]];
             debug_assert!(
-                pool.count > 0 && pool.count <= rows.row_count,
+                pool.count > 0 && pool.first + pool.count <= rows.row_count,
                 "only states of the row itself are pooled"
             );
-            let before = if pool.of_first {
-                0
-            } else {
-                rows.row_count - pool.count
-            };
             inputs.pools.push(PoolRow {
-                row_start: rows.row_start + before,
+                row_start: rows.row_start + pool.first,
                 row_count: pool.count,
             });
         }

@@ -6,6 +6,8 @@
 //! still in it receives an error.
 
 pub use super::stats::{Stat, Stats, Value};
+pub use crate::model::ClassHead;
+pub use crate::model::pooled::{PooledLayer, Squash, through};
 pub use crate::plan::figures::Figures;
 
 use super::DeviceQueue;
@@ -127,6 +129,12 @@ pub struct EngineInfo {
     pub has_head: bool,
     /// Whether it is an encoder, which computes a sequence in one step.
     pub computes_whole_sequences: bool,
+    /// Its head for classes: what makes logits of pooled rows.
+    pub classes: Option<Arc<ClassHead>>,
+    /// Layers that follow the pooled rows of a text.
+    pub dense: Arc<[PooledLayer]>,
+    /// Whether the tokens of the two texts of a pair differ: [`Request::second_text`].
+    pub marks_texts: bool,
     /// Maximum tokens of prompt and answer together.
     pub max_model_len: u32,
     /// Tokens per block.
@@ -153,6 +161,35 @@ pub struct EngineInfo {
     pub beam_room: BeamRoom,
     /// Which matrices adapters may change, if there is room for any.
     pub adapters: Option<Arc<AdapterLayout>>,
+}
+
+/// Checks that a request asks for what the model can do.
+fn check_fits(request: &Request, info: &EngineInfo) -> Result<(), SubmitError> {
+    if !info.has_head && request.pooling.is_none() {
+        let message =
+            "has no head for answers (no lm_head.weight), so it gives embeddings only".to_owned();
+        return Err(SubmitError::Invalid {
+            field: "model",
+            message,
+        });
+    }
+    let needs_whole = matches!(request.pooling, Some(Pooling::First | Pooling::All));
+    if needs_whole && !info.computes_whole_sequences {
+        let message = "must be last or mean: this model is no encoder, so that only the last token sees all others"
+            .to_owned();
+        return Err(SubmitError::Invalid {
+            field: "pooling",
+            message,
+        });
+    }
+    if request.second_text.is_some() && !info.marks_texts {
+        let message = "is set, but this model does not tell the texts of a pair apart".to_owned();
+        return Err(SubmitError::Invalid {
+            field: "second_text",
+            message,
+        });
+    }
+    Ok(())
 }
 
 /// State shared by both ends.
@@ -224,23 +261,7 @@ impl EngineHandle {
             Status::Ready => {}
         }
         let info = self.info().ok_or(SubmitError::Loading)?;
-        if !info.has_head && request.pooling.is_none() {
-            let message =
-                "has no head for answers (no lm_head.weight), so it gives embeddings only"
-                    .to_owned();
-            return Err(SubmitError::Invalid {
-                field: "model",
-                message,
-            });
-        }
-        if request.pooling == Some(Pooling::First) && !info.computes_whole_sequences {
-            let message =
-                "must not be that of the first token, which sees no other in this model".to_owned();
-            return Err(SubmitError::Invalid {
-                field: "pooling",
-                message,
-            });
-        }
+        check_fits(&request, info)?;
         request.check(info.vocab, info.max_model_len)?;
         request.check_beams(info.max_num_seqs, &info.beam_room)?;
         request.params = request.params.normalized();

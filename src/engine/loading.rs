@@ -365,6 +365,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
                 &plan.blocks(&limits.memory.blocks),
             )
         });
+        let dense = self.model.source.dense();
         EngineInfo {
             device: caps.name.clone(),
             api: caps.api,
@@ -372,6 +373,9 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             vocab: plan.vocab,
             has_head: self.model.source.has_head(),
             computes_whole_sequences: plan.computes_whole_sequences(),
+            classes: self.model.source.classes(),
+            marks_texts: self.model.source.marks_texts(),
+            dense: dense.clone(),
             max_model_len: limits.max_model_len,
             block_size: limits.memory.block_size,
             blocks: limits.memory.blocks.iter().sum(),
@@ -381,7 +385,9 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             max_num_seqs: limits.max_num_seqs,
             seed: self.config.seed,
             eos_token_ids: limits.eos_token_ids.clone(),
-            embedding_len: plan.pooled_columns(),
+            embedding_len: dense.last().map_or(plan.pooled_columns(), |last| {
+                u32::try_from(last.outputs()).expect("a vector has few elements")
+            }),
             num_speculative_tokens: limits
                 .speculation
                 .map_or(0, |settings| settings.num_speculative_tokens),

@@ -1,7 +1,7 @@
 //! Requests and their events. A request is validated once, on submission; an accepted request is well-formed.
 
 use crate::model::GenerationDefaults;
-pub use crate::model::adapters::SlotContent;
+pub use crate::model::adapters::{Adapter, AdapterLayout, SlotContent};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -10,11 +10,15 @@ pub use super::draft_report::{DraftReport, DraftSkip};
 pub use crate::model::DrawDefaults;
 pub use crate::plan::inputs::DrawParams;
 
+use crate::plan::inputs::SECOND_TEXT;
+
 /// One prompt with its sampling parameters.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Token ids; not empty, each below the vocabulary size.
     pub prompt: Arc<[u32]>,
+    /// The first token of the second text of a pair, of a model that tells them apart.
+    pub second_text: Option<u32>,
     /// How to sample the continuation.
     pub params: SamplingParams,
     /// Prompts with different salts never share cached blocks.
@@ -58,6 +62,8 @@ pub enum Pooling {
     Last,
     /// The mean over all tokens.
     Mean,
+    /// The states of all tokens, one after the other, of a model that computes whole sequences.
+    All,
 }
 
 /// How tokens are sampled and when a choice ends. Defaults are vLLM's.
@@ -361,7 +367,8 @@ pub enum PromptEvent {
     Prefix(PrefixReport),
     /// Logprobs of the next prompt tokens, starting with the second token; each is sent once, in order.
     Logprobs(Arc<[Token]>),
-    /// The embedding, as long as the model's hidden states and not normalized.
+    /// The embedding, as long as the model's hidden states and not normalized; with [`Pooling::All`], those of all
+    /// tokens.
     Embedding(Vec<f32>),
 }
 
@@ -484,6 +491,8 @@ pub const REPETITION_PENALTY: NumberRange = NumberRange::above(0.0, 1000.0);
 pub const PENALTY: NumberRange = NumberRange::new(-2.0, 2.0);
 /// Range of [`BeamParams::length_penalty`].
 pub const LENGTH_PENALTY: NumberRange = NumberRange::new(-10.0, 10.0);
+/// Range of the factor of an adapter in an answer.
+pub const ADAPTER_SCALE: NumberRange = NumberRange::new(-1000.0, 1000.0);
 /// Range of one entry of [`SamplingParams::logit_bias`].
 pub const LOGIT_BIAS: NumberRange = NumberRange::new(-100.0, 100.0);
 /// Maximum choices per prompt.
@@ -532,12 +541,25 @@ impl Request {
             });
         }
         check_ids("prompt", self.prompt.iter(), vocab)?;
+        if self.second_text.is_some_and(|first| first > prompt_len) {
+            return invalid("second_text", "must not be after the prompt".into());
+        }
         check_ids(
             "prediction",
             self.predicted.iter().flat_map(|predicted| predicted.iter()),
             vocab,
         )?;
         self.check_without_prompt(vocab, max_model_len)
+    }
+
+    /// The prompt as the embedding reads it: tokens of a second text are marked.
+    pub(super) fn marked_prompt(&self) -> Vec<u32> {
+        let mut tokens = self.prompt.to_vec();
+        let first = self
+            .second_text
+            .map_or(tokens.len(), |first| first as usize);
+        tokens[first..].iter_mut().for_each(|id| *id |= SECOND_TEXT);
+        tokens
     }
 
     /// Checks that the beams of a search fit an engine with `max_num_seqs` sequences and this much room.

@@ -200,7 +200,7 @@ impl Sequence {
                 choice: choice.index,
                 ..order
             },
-            tokens: request.prompt.to_vec(),
+            tokens: request.marked_prompt(),
             pending: 0,
             tokens_limit: 0,
             holding,
@@ -269,7 +269,7 @@ impl Sequence {
     /// Number of leading tokens whose states the answer needs individually. They cannot come from the prefix cache.
     pub(super) fn states_needed(&self) -> u32 {
         match self.request.pooling {
-            Some(Pooling::Mean) => self.prompt_len(),
+            Some(Pooling::Mean | Pooling::All) => self.prompt_len(),
             Some(Pooling::First | Pooling::Last) => 0,
             None if self.params().prompt_logprobs.is_some() => self.prompt_len() - 1,
             None => 0,

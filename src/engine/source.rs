@@ -3,9 +3,11 @@
 
 use crate::backend::BackendError;
 use crate::model::adapters::{AdapterLayout, AdapterRoom};
-use crate::model::{Model, Quantization, UploadError};
+use crate::model::pooled::PooledLayer;
+use crate::model::{ClassHead, Model, Quantization, UploadError};
 use crate::plan::{Plan, Storage, WeightId};
 use bytes::Bytes;
+use std::sync::Arc;
 
 /// What an engine needs from a model.
 #[allow(
@@ -27,6 +29,21 @@ pub trait Source {
     /// Whether it can answer, not only give embeddings.
     fn has_head(&self) -> bool {
         true
+    }
+
+    /// Its head for classes, which the host computes.
+    fn classes(&self) -> Option<Arc<ClassHead>> {
+        None
+    }
+
+    /// Layers that follow the pooled rows of a text, which the host computes.
+    fn dense(&self) -> Arc<[PooledLayer]> {
+        Arc::default()
+    }
+
+    /// Whether the tokens of the two texts of a pair are marked.
+    fn marks_texts(&self) -> bool {
+        false
     }
 
     /// The plan of the same model with its matrices quantized on load, used for advice when the model does not fit.
@@ -57,6 +74,18 @@ pub trait Source {
 impl Source for Model {
     fn has_head(&self) -> bool {
         Model::has_head(self)
+    }
+
+    fn classes(&self) -> Option<Arc<ClassHead>> {
+        Model::classes(self).cloned()
+    }
+
+    fn dense(&self) -> Arc<[PooledLayer]> {
+        Model::dense(self).clone()
+    }
+
+    fn marks_texts(&self) -> bool {
+        self.spec().texts > 1
     }
 
     fn limit_context(&mut self, tokens: u32) {

@@ -1,17 +1,19 @@
 //! A model: opened from wherever its files are, then recorded and uploaded.
 
 use super::adapters::{AdapterLayout, AdapterRoom};
+use super::classes::ClassHead;
 use super::error::{LoadError, UploadError};
 use super::generation::GenerationDefaults;
 use super::gguf::Gguf;
+use super::pooled::PooledLayer;
 use super::prequantized;
 use super::quantize::{self, Quantization, Quantized};
-use super::remote::{self, RangeFiles, RemoteTensors, read_whole};
+use super::remote::{self, FolderFiles, RangeFiles, RemoteTensors, read_whole};
 use super::safetensors::Safetensors;
 use super::source::{Element, TensorInfo, TensorSource};
 use super::spec::ModelSpec;
 use super::weights::WeightTable;
-use super::{adapters, decoder, demo, random};
+use super::{adapters, decoder, demo, dense, random};
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform::{self, FileAccess};
 use bytes::Bytes;
@@ -19,6 +21,7 @@ use futures_util::FutureExt as _;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Maximum size of `config.json` and similar files, which are far smaller.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
@@ -35,6 +38,9 @@ pub struct Model {
     stored: Option<BTreeMap<String, TensorInfo>>,
     weights: WeightTable,
     adapters: Option<AdapterLayout>,
+    classes: Option<Arc<ClassHead>>,
+    /// What follows the pooled rows of a text.
+    dense: Arc<[PooledLayer]>,
 }
 
 impl Model {
@@ -73,7 +79,16 @@ impl Model {
         let spec = untied_if_they_differ(spec, source.as_ref())
             .now_or_never()
             .expect("files are read at once")?;
-        Self::new(spec, generation, source)
+        let dense = dense::dense(&FolderFiles(folder), spec.hidden)
+            .now_or_never()
+            .expect("files are read at once")?;
+        let model = Self::with_classes(spec, generation, source)
+            .now_or_never()
+            .expect("files are read at once")?;
+        Ok(Self {
+            dense: dense.into(),
+            ..model
+        })
     }
 
     /// A model from GGUF. Take tokenizer and template from [`Gguf::texts`] first.
@@ -105,10 +120,14 @@ impl Model {
         }
         let mut configs = vec![(config, &config_json[..])];
         configs.extend(others.iter().map(|(name, json)| (*name, &json[..])));
+        let dense = dense::dense(files.as_ref(), spec.hidden).await?;
         let source = Box::new(RemoteTensors::open(files).await?);
         let source = prequantized::unpacked(&configs, source).await?;
         let spec = untied_if_they_differ(spec, source.as_ref()).await?;
-        Self::new(spec, generation, source)
+        Ok(Self {
+            dense: dense.into(),
+            ..Self::with_classes(spec, generation, source).await?
+        })
     }
 
     /// A model from its parts, wherever they come from.
@@ -123,7 +142,9 @@ impl Model {
         let source = prequantized::unpacked(&[("config.json", config_json)], source)
             .now_or_never()
             .expect("the tensors are in memory")?;
-        Self::new(spec, generation, source)
+        Self::with_classes(spec, generation, source)
+            .now_or_never()
+            .expect("the tensors are in memory")
     }
 
     /// The same model, with its matrices quantized as they are read. Weights that are already quantized stay as they
@@ -131,10 +152,12 @@ impl Model {
     pub fn quantized(self, quantization: Quantization) -> Result<Self, LoadError> {
         let stored = self.source.tensors().clone();
         let source = Box::new(Quantized::new(self.source, quantization));
-        let has_head = self.has_head;
+        let (has_head, classes, dense) = (self.has_head, self.classes, self.dense);
         Ok(Self {
             stored: Some(stored),
             has_head,
+            classes,
+            dense,
             ..Self::new(self.spec, self.generation, source)?
         })
     }
@@ -157,11 +180,33 @@ impl Model {
     /// A model of this shape with random bf16 weights, generated when they are read; the same seed gives the same
     /// weights.
     pub fn random(spec: ModelSpec, seed: u64) -> Self {
+        // A head for classes takes no part in the plan.
+        let spec = ModelSpec {
+            classes: None,
+            ..spec
+        };
         let source = random::RandomTensors::new(&spec, seed);
         let generation = GenerationDefaults::new(&spec, "generation_config.json", None)
             .expect("no file has no faults");
         Self::new(spec, generation, Box::new(source))
             .expect("random tensors have the shapes the spec asks for")
+    }
+
+    /// A model with its head for classes, if it has one.
+    async fn with_classes(
+        spec: ModelSpec,
+        generation: GenerationDefaults,
+        source: Box<dyn TensorSource>,
+    ) -> Result<Self, LoadError> {
+        let mut model = Self::new(spec, generation, source)?;
+        let spec = &model.spec;
+        if let Some(classes) = &spec.classes {
+            let (hidden, embedding) = (spec.hidden, spec.tensors.embedding);
+            let source = model.source.as_ref();
+            let head = ClassHead::read(classes, hidden, embedding, source).await?;
+            model.classes = Some(Arc::new(head));
+        }
+        Ok(model)
     }
 
     fn new(
@@ -195,12 +240,24 @@ impl Model {
             weights,
             has_head,
             adapters: None,
+            classes: None,
+            dense: Arc::default(),
         })
     }
 
     /// Whether it can answer. Without a head, a model gives embeddings of texts only.
     pub fn has_head(&self) -> bool {
         self.has_head
+    }
+
+    /// The head for classes over its pooled rows, if it has one.
+    pub fn classes(&self) -> Option<&Arc<ClassHead>> {
+        self.classes.as_ref()
+    }
+
+    /// The dense modules of sentence-transformers that follow its pooled rows, in order.
+    pub fn dense(&self) -> &Arc<[PooledLayer]> {
+        &self.dense
     }
 
     /// What the checkpoint holds besides the text model, as a line for the user: towers for images and sound, and

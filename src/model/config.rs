@@ -3,6 +3,7 @@
 //! A row of [`FAMILIES`] says how one architecture's config is read. Every number is validated here, once.
 //! `torch_dtype` and `dtype` are not read: weights keep the element types of the checkpoint.
 
+use super::classes::{self, ClassesSpec};
 use super::config_defaults;
 use super::config_experts;
 use super::config_heads::{Heads, check_groups};
@@ -12,8 +13,8 @@ use super::config_scales::Multipliers;
 use super::config_state;
 use super::error::LoadError;
 use super::families::{
-    ActivationField, AttentionRow, BASES, CLASSIFIERS, FAMILIES, Family, Flag, Growth, Mixers,
-    MlpRow, NormsRow, Positions, RopeRow, Rule, Sizes, Sparse, Windows,
+    ActivationField, AttentionRow, BASES, FAMILIES, Family, Flag, Growth, Mixers, MlpRow, NormsRow,
+    Positions, RopeRow, Rule, Sizes, Sparse, Windows,
 };
 use super::rope::RopeSpec;
 use super::spec::{
@@ -62,7 +63,18 @@ impl ModelSpec {
         let config = text.unwrap_or_else(|| whole.clone()).named(family.fields);
         check_supported(&config, family)?;
         let spec = Self::of_family(family, &whole, &config, stored)?;
+        let spec = spec.headed(classes::classes(&whole)?);
         spec.divided(file, stored.rope_divisors)
+    }
+
+    /// The same with a head for classes, if there is one.
+    fn headed(self, classes: Option<ClassesSpec>) -> Self {
+        let own = classes.as_ref().map(|classes| classes.architecture);
+        Self {
+            architecture: own.unwrap_or(self.architecture),
+            classes,
+            ..self
+        }
     }
 
     /// Reads the config of a text model, as the row of its family says; `whole` is the config that it is a part of.
@@ -81,6 +93,7 @@ impl ModelSpec {
         let epsilon = epsilon(config, norms)?;
         Ok(Self {
             architecture: family.architecture,
+            classes: None,
             vocab,
             positions_max,
             hidden: heads.hidden,
@@ -411,14 +424,9 @@ fn family(
         }
         (None, None) => whole.required("architectures", whole.text("model_type")?)?,
     };
-    if let Some((_, base)) = CLASSIFIERS.iter().find(|(class, _)| *class == found) {
-        let message = format!(
-            "has {found}, whose head for classes is not supported; {base} would give embeddings of texts"
-        );
-        return Err(whole.invalid("architectures", message));
-    }
     let base = BASES.iter().find(|(base, _)| *base == found);
-    let found = base.map_or(found, |(_, own)| own);
+    let base = base.map(|(_, own)| *own).or_else(|| classes::base(found));
+    let found = base.unwrap_or(found);
     FAMILIES
         .into_iter()
         .find(|family| {

@@ -600,17 +600,6 @@ pub(super) const FAMILIES: [&Family; 81] = [
     &EURO_BERT,
 ];
 
-/// Classes of transformers with a head for classes over an encoder, and the architecture without it.
-pub(super) const CLASSIFIERS: [(&str, &str); 7] = [
-    ("BertForSequenceClassification", "BertModel"),
-    ("NewForSequenceClassification", "NewModel"),
-    ("GteForSequenceClassification", "GteModel"),
-    ("RobertaForSequenceClassification", "RobertaModel"),
-    ("XLMRobertaForSequenceClassification", "XLMRobertaModel"),
-    ("CamembertForSequenceClassification", "CamembertModel"),
-    ("ModernBertForSequenceClassification", "ModernBertModel"),
-];
-
 /// Classes of transformers without the head that an architecture is named after.
 pub(super) const BASES: [(&str, &str); 8] = [
     ("LlamaModel", "LlamaForCausalLM"),

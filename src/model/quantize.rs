@@ -75,8 +75,7 @@ pub(super) fn quantized_infos(
     quantization: Quantization,
 ) -> BTreeMap<String, TensorInfo> {
     let infos = stored.iter().map(|(name, info)| {
-        // Experts with a bias beside them are stored by columns.
-        let by_rows = is_stack_of_rows(name) && !stored.contains_key(&format!("{name}_bias"));
+        let by_rows = is_stack_of_rows(name) && !is_by_columns(name, stored);
         let format = match quantization {
             Quantization::Q4 if !is_table(name) => WeightFormat::Q4,
             _ => WeightFormat::Q8,
@@ -133,6 +132,26 @@ fn is_stack_of_rows(name: &str) -> bool {
     ]
     .iter()
     .any(|part| name.ends_with(part))
+}
+
+/// Whether such a tensor is stored by columns after all: gpt-oss has biases beside it, and of Qwen 3 VL the shapes of a
+/// layer's two tensors tell it.
+fn is_by_columns(name: &str, stored: &BTreeMap<String, TensorInfo>) -> bool {
+    if stored.contains_key(&format!("{name}_bias")) {
+        return true;
+    }
+    let shape = |end: &str| {
+        let stem = name.strip_suffix("gate_up_proj");
+        let stem = stem.or_else(|| name.strip_suffix("down_proj"))?;
+        match stored.get(&format!("{stem}{end}"))?.shape[..] {
+            [_, rows, columns] => Some([rows, columns]),
+            _ => None,
+        }
+    };
+    match (shape("gate_up_proj"), shape("down_proj")) {
+        (Some([both, hidden]), Some([rows, width])) => hidden != rows || both != 2 * width,
+        _ => false,
+    }
 }
 
 /// Whether this is an embedding table or LM head.

@@ -5,11 +5,13 @@ use super::error::LoadError;
 use super::safetensors::{self, Layout};
 use super::source::{TensorInfo, TensorRead, TensorSource};
 use super::stand_in::{START_BYTES, stand_in};
-use crate::platform::ModelFile;
+use crate::platform::{FileAccess, ModelFile};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
+use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -65,6 +67,40 @@ impl RangeFiles for LocalFiles {
                 }),
                 Err(error) => Err(LoadError::unreadable(label, &error)),
             })
+    }
+}
+
+/// The files of a folder of this machine. Their reads complete at once.
+pub(super) struct FolderFiles<'a>(pub(super) &'a Path);
+
+impl FolderFiles<'_> {
+    /// Opens a file; `None` if there is none.
+    fn open(&self, name: &str) -> Result<Option<ModelFile>, LoadError> {
+        let path = self.0.join(name);
+        match ModelFile::open(&path, FileAccess::Read) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(LoadError::unreadable(&path.display().to_string(), &error)),
+        }
+    }
+}
+
+impl RangeFiles for FolderFiles<'_> {
+    fn size<'a>(&'a self, file: &'a str) -> SizeRead<'a> {
+        let found = self.open(file);
+        Box::pin(ready(found.map(|found| found.map(|file| file.bytes()))))
+    }
+
+    fn read<'a>(&'a self, file: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
+        let read = || {
+            let found = self.open(file)?.ok_or_else(|| missing(file))?;
+            if bytes.end > found.bytes() {
+                return Err(LoadError::Changed { file: file.into() });
+            }
+            let read = found.read(bytes);
+            read.map_err(|error| LoadError::unreadable(file, &error))
+        };
+        Box::pin(ready(read()))
     }
 }
 

@@ -8,13 +8,19 @@ use std::collections::BTreeSet;
 /// Config of a safetensors model.
 const CONFIG: &str = "config.json";
 /// Optional small files.
-const BESIDE: [&str; 6] = [
+const BESIDE: [&str; 11] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "vocab.txt",
+    // Of sentence-transformers.
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "1_Pooling/config.json",
 ];
 /// Folder of further chat templates.
 const MORE_TEMPLATES: &str = "additional_chat_templates/";
@@ -141,10 +147,12 @@ pub fn select(names: &[String], requested: Option<&str>) -> Result<Selection, Se
         let templates = names.iter().map(String::as_str).filter(|name| {
             name.starts_with(MORE_TEMPLATES) && name.ends_with(".jinja") && is_plain(name)
         });
+        let dense = names.iter().map(String::as_str);
         let files = fixed
             .into_iter()
             .chain(beside)
             .chain(templates)
+            .chain(dense.filter(|name| is_of_dense(name)))
             .map(str::to_owned)
             .collect();
         return Ok(Selection::Folder { files, index });
@@ -168,6 +176,16 @@ pub fn select(names: &[String], requested: Option<&str>) -> Result<Selection, Se
         files,
         by_default: true,
     })
+}
+
+/// Whether a file is of a dense module of sentence-transformers: `2_Dense/config.json`, or its weights.
+fn is_of_dense(name: &str) -> bool {
+    let Some((folder, file)) = name.split_once('/') else {
+        return false;
+    };
+    let number = folder.strip_suffix("_Dense").unwrap_or_default();
+    ([CONFIG, SINGLE].contains(&file) && !number.is_empty())
+        && number.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 /// The shards that an index lists; all are in `names`.

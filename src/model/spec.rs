@@ -3,6 +3,7 @@
 //! The decoder reads a [`ModelSpec`]. `config` reads it from a `config.json` and validates every number once, so that
 //! later code can rely on it.
 
+use super::classes::ClassesSpec;
 use super::rope::RopeSpec;
 use super::tensor_names::TensorNames;
 use crate::plan::{Activation, ExpertGroups, QueryGrowth, Window};
@@ -36,6 +37,8 @@ pub struct ModelSpec {
     /// Rows of a table of which the first is added to tokens of the first text of a pair, and the second to those of
     /// the other; 0: there is no table.
     pub texts: u32,
+    /// A head for classes over an encoder.
+    pub classes: Option<ClassesSpec>,
     /// Options of all norms.
     pub norm: NormSpec,
     /// Options of the attention scores and their projections.

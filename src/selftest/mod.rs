@@ -31,6 +31,7 @@ use crate::backend::{BackendError, Capacity, Caps, Inspect, KvHalf};
 use crate::plan::Storage;
 use crate::plan::inputs::Sampled;
 use compare::{Worst, compare_run};
+use cover::Case;
 use fixture::{Fixture, Run};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -337,16 +338,17 @@ async fn check_and_tell<B: Inspect>(
     Ok(row)
 }
 
-/// How [`run_all`] distributes the cases over this many devices: the number of cases, the number of runs, and gaps: one
-/// line for each case that no device runs and for each value of a step that a device does not run.
-pub fn cover_gaps(options: &SelftestOptions, devices: usize) -> (usize, usize, Vec<String>) {
+/// How [`run_all`] distributes the cases over this many devices: the number of cases, of runs, and of sets of kernels
+/// that devices compile; and gaps: one line for each case that no device runs and for each value of a step that a
+/// device does not run.
+pub fn cover_gaps(options: &SelftestOptions, devices: usize) -> ([usize; 3], Vec<String>) {
     let (mut cases, mut shares) = (Vec::new(), Vec::new());
     for fixtures in fixtures(options, RowKind::default()) {
         cases.extend(self::cases(options, &fixtures));
         shares.extend(self::shares(options, &fixtures, devices));
     }
     let (mut all, mut met, mut gaps) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-    for ((step, values), share) in cases.iter().zip(&shares) {
+    for (Case { step, values, .. }, share) in cases.iter().zip(&shares) {
         gaps.extend(
             share
                 .is_empty()
@@ -361,15 +363,20 @@ pub fn cover_gaps(options: &SelftestOptions, devices: usize) -> (usize, usize, V
         all.difference(&met)
             .map(|(step, value, device)| format!("{step}: device {device} misses {value}")),
     );
-    (cases.len(), shares.iter().map(BTreeSet::len).sum(), gaps)
+    let compiled = cases.iter().zip(&shares);
+    let compiled: BTreeSet<_> = compiled
+        .flat_map(|(case, share)| share.iter().map(|device| (*device, &case.kernels)))
+        .collect();
+    let runs = shares.iter().map(BTreeSet::len).sum();
+    ([cases.len(), runs, compiled.len()], gaps)
 }
 
-/// Step and values of each selected run of all fixtures, in order.
-fn cases(options: &SelftestOptions, fixtures: &[Fixture]) -> Vec<(&'static str, Vec<String>)> {
+/// Each selected run of all fixtures, in order.
+fn cases(options: &SelftestOptions, fixtures: &[Fixture]) -> Vec<Case> {
     let mut cases = Vec::new();
     for fixture in fixtures {
         let runs = selected_runs(options, fixture).into_iter();
-        cases.extend(runs.map(|run| (fixture.step, cover::values(fixture, run))));
+        cases.extend(runs.map(|run| Case::new(fixture, run)));
     }
     cases
 }

@@ -28,8 +28,8 @@ pub(crate) mod wire;
 pub use local::{LocalApi, LocalBody, LocalError, LocalEvents, LocalResponse};
 pub use parameters::read::nearest;
 pub use state::{
-    FleetOptions, Limits, LoadedModel, ModelOutline, ModelSource, Puller, Reranker, ResponseBytes,
-    ServedAdapter, ServerOptions, ServerState,
+    AdapterReader, FleetOptions, Limits, LoadedModel, ModelOutline, ModelSource, Puller, Reranker,
+    ResponseBytes, ServedAdapter, ServerOptions, ServerState,
 };
 pub use traces::{RequestTrace, TraceParent, TraceSink};
 pub use wire::error::BodyTimeout;

@@ -1,7 +1,9 @@
 //! The text files of a checkpoint's folder, and how they go together: as in transformers.
 
 use super::TextError;
+use super::word_pieces::{self, VOCAB};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use tokenizers::AddedToken;
 
 /// Folder of further chat templates, one a file; the file's stem is the template's name.
@@ -19,7 +21,8 @@ pub(super) const LENGTH: &str = "sentence_bert_config.json";
 /// The text files of a checkpoint's folder; any may be missing.
 #[derive(Clone, Debug, Default)]
 pub struct TextFolder {
-    pub(super) tokenizer: Option<Vec<u8>>,
+    tokenizer: Option<Vec<u8>>,
+    vocab: Option<Vec<u8>>,
     config: Option<Vec<u8>>,
     special_tokens_map: Option<Vec<u8>>,
     added_tokens: Option<Vec<u8>>,
@@ -31,8 +34,9 @@ pub struct TextFolder {
 
 impl TextFolder {
     /// Names of the files with one name.
-    pub const NAMES: [&str; 9] = [
+    pub const NAMES: [&str; 10] = [
         "tokenizer.json",
+        VOCAB,
         "tokenizer_config.json",
         "special_tokens_map.json",
         "added_tokens.json",
@@ -48,6 +52,7 @@ impl TextFolder {
     pub fn insert(&mut self, name: &str, bytes: Vec<u8>) {
         match name {
             "tokenizer.json" => self.tokenizer = Some(bytes),
+            VOCAB => self.vocab = Some(bytes),
             "tokenizer_config.json" => self.config = Some(bytes),
             "special_tokens_map.json" => self.special_tokens_map = Some(bytes),
             "added_tokens.json" => self.added_tokens = Some(bytes),
@@ -70,6 +75,21 @@ impl TextFolder {
         files
             .into_iter()
             .for_each(|(name, bytes)| self.insert(name, bytes));
+    }
+
+    /// The tokenizer.json, or what a `vocab.txt` without it says.
+    pub(super) fn tokenizer_json(
+        &self,
+        config: &Map<String, Value>,
+    ) -> Result<Option<Cow<'_, [u8]>>, TextError> {
+        match (&self.tokenizer, &self.vocab) {
+            (Some(json), _) => Ok(Some(Cow::Borrowed(json))),
+            (None, Some(vocab)) => {
+                let json = word_pieces::tokenizer_json(vocab, config)?;
+                Ok(Some(Cow::Owned(json)))
+            }
+            (None, None) => Ok(None),
+        }
     }
 
     /// A file of sentence-transformers, if it is there.

@@ -36,6 +36,7 @@ mod template_source;
 mod tokenizer;
 mod tokenizer_file;
 mod tokenizer_parts;
+mod word_pieces;
 
 pub use folder::{MORE_TEMPLATES, TextFolder};
 pub use grammar::{
@@ -48,7 +49,7 @@ pub use sentence::SentenceModel;
 pub use stream::{StopStrings, TextPiece, TextStream, Utf8Stream};
 pub use template::{ChatInput, ChatTemplate, RESERVED_KWARGS, TemplateError};
 pub use template_caps::TemplateCaps;
-pub use tokenizer::{Tokenizer, TokenizerError};
+pub use tokenizer::{PairIds, PairLimits, Tokenizer, TokenizerError};
 
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -138,9 +139,8 @@ impl TextModel {
         let config = folder.config()?;
         let added = folder.added_tokens(&config)?;
         let tokenizer = folder
-            .tokenizer
-            .as_deref()
-            .map(|json| Tokenizer::with_added(json, added))
+            .tokenizer_json(&config)?
+            .map(|json| Tokenizer::with_added(&json, added))
             .transpose()?;
         let sentence = SentenceModel::read(|name| folder.sentence(name))?;
         Ok(Self {
@@ -179,6 +179,18 @@ impl TextModel {
             config,
             sentence: None,
         })
+    }
+
+    /// Maximum tokens of a text with its special ones, of an encoder: what sentence-transformers' files say, else
+    /// `model_max_length` of tokenizer_config.json, which is a huge number if it says nothing.
+    pub fn encoder_tokens_max(&self) -> Option<usize> {
+        let own = self.sentence.as_ref();
+        let own = own.and_then(|sentence| sentence.max_tokens);
+        let usual = || {
+            let most = self.config.get("model_max_length")?.as_u64()?;
+            usize::try_from(most).ok().filter(|most| *most > 0)
+        };
+        own.or_else(usual)
     }
 
     /// Renders a conversation to the prompt text that the model will see.

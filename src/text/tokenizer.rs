@@ -44,6 +44,26 @@ impl TokenizerError {
     }
 }
 
+/// A pair of texts as token ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairIds {
+    /// All ids.
+    pub ids: Vec<u32>,
+    /// The first one of type 1, if the tokenizer knows types.
+    pub second: Option<usize>,
+}
+
+/// Maximum tokens of a pair of texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairLimits {
+    /// Of the pair with its special tokens.
+    pub whole: usize,
+    /// Of the second text alone.
+    pub second: usize,
+    /// The end of a text that is too long is kept, not its beginning.
+    pub keeps_end: bool,
+}
+
 /// How a token's string becomes bytes.
 #[derive(Clone, Debug, PartialEq)]
 enum Decoding {
@@ -113,6 +133,49 @@ impl Tokenizer {
     /// tokenizer adds around a text (a BOS, for many models).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         self.encode_by(&self.inner, text, add_special)
+    }
+
+    /// Ids of a pair of texts with the special tokens that the tokenizer adds, and where the second text begins for
+    /// models that tell the two apart. With `most`, both are cut until the pair has so many tokens: the longer one
+    /// first, as the libraries of Hugging Face do it (`longest_first`).
+    ///
+    /// # Errors
+    /// A text that cannot be encoded, or a tokenizer without a form for pairs.
+    pub fn encode_pair(
+        &self,
+        texts: [&str; 2],
+        most: Option<PairLimits>,
+    ) -> Result<PairIds, TokenizerError> {
+        let [first, second] = texts;
+        let (mut first, mut second) = (self.encode(first, false)?, self.encode(second, false)?);
+        let adder = self.inner.get_post_processor();
+        if let Some(limits) = most {
+            cut(&mut second, limits.second, limits.keeps_end);
+            let added = adder.map_or(0, |adder| adder.added_tokens(true));
+            let room = limits.whole.saturating_sub(added);
+            let (to_first, to_second) = longest_first([first.len(), second.len()], room);
+            cut(&mut first, to_first, limits.keeps_end);
+            cut(&mut second, to_second, limits.keeps_end);
+        }
+        let part = |ids: Vec<u32>, kind| {
+            let token = |id| tokenizers::Token::new(id, String::new(), (0, 0));
+            Encoding::from_tokens(ids.into_iter().map(token).collect(), kind)
+        };
+        let whole = self
+            .inner
+            .post_process(part(first, 0), Some(part(second, 1)), true)
+            .map_err(TokenizerError::new)?;
+        let types = whole.get_type_ids();
+        let of_second = types.iter().position(|kind| *kind == 1);
+        let is_split = of_second.is_none_or(|at| types[at..].iter().all(|kind| *kind == 1));
+        if adder.is_none() || !is_split || types.iter().any(|kind| *kind > 1) {
+            let message = "it has no form for pairs of texts, one after the other";
+            return Err(TokenizerError::new(message));
+        }
+        Ok(PairIds {
+            ids: whole.get_ids().to_vec(),
+            second: of_second,
+        })
     }
 
     fn encode_by(
@@ -286,6 +349,38 @@ impl Tokenizer {
 
     fn decode(&self, ids: &[u32]) -> String {
         self.inner.decode(ids, false).unwrap_or_default()
+    }
+}
+
+/// Cuts a list of ids to this length.
+fn cut(ids: &mut Vec<u32>, most: usize, keeps_end: bool) {
+    if keeps_end {
+        ids.drain(..ids.len().saturating_sub(most));
+    } else {
+        ids.truncate(most);
+    }
+}
+
+/// The lengths to which two texts are cut so that both fit into the room: the longer one is cut first.
+fn longest_first([first, second]: [usize; 2], room: usize) -> (usize, usize) {
+    if first + second <= room {
+        return (first, second);
+    }
+    let shorter = first.min(second);
+    let longer = if shorter > room {
+        shorter
+    } else {
+        shorter.max(room - shorter)
+    };
+    let (shorter, longer) = if shorter + longer > room {
+        (room / 2, room / 2 + room % 2)
+    } else {
+        (shorter, longer)
+    };
+    if first > second {
+        (longer, shorter)
+    } else {
+        (shorter, longer)
     }
 }
 

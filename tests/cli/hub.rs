@@ -522,6 +522,25 @@ fn gguf_files_are_chosen_by_quantisation_or_name() {
 }
 
 #[test]
+fn a_short_name_is_a_repository_and_a_mistyped_one_gets_a_tip() {
+    let hub = tiny();
+    let user = User::of(&hub);
+    let said = user.refusal(&["pull", "qwen3:0.6b"], &["Qwen/Qwen3-0.6B-GGUF"]);
+    assert!(!said.contains("org/repo"), "{said}");
+    let asked = hub.requests();
+    assert!(
+        asked
+            .iter()
+            .any(|request| request.line.contains("/api/models/Qwen/Qwen3-0.6B-GGUF/")),
+        "{asked:?}"
+    );
+    user.refusal(
+        &["run", "--model", "qwen3:0.6", "--prompt", "a"],
+        &["nor a short name", "did you mean qwen3:0.6b?"],
+    );
+}
+
+#[test]
 fn a_cut_download_goes_on_where_it_ended() {
     let hub = tiny();
     let weights = golden("model.safetensors");

@@ -34,6 +34,7 @@ mod terminal;
 mod traces;
 #[cfg(unix)]
 mod unix_socket;
+mod vectors;
 mod vllm;
 
 use serde_json::{Value, json};

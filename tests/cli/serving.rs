@@ -342,3 +342,52 @@ fn a_server_says_at_its_start_that_calls_of_an_unknown_format_are_not_read() {
         assert_eq!(said, usize::from(is_said), "{}", server.greeting);
     }
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn systemd_is_told_that_the_server_is_ready_and_that_it_ends() {
+    use std::os::unix::net::UnixDatagram;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    let timeout = std::time::Duration::from_secs(30);
+    socket.set_read_timeout(Some(timeout)).expect("it has one");
+    let told = || {
+        let mut bytes = [0; 64];
+        let count = socket.recv(&mut bytes).expect("a message in time");
+        String::from_utf8_lossy(&bytes[..count]).trim().to_owned()
+    };
+    let mut command = folio(&["serve", "--port", "0", "--device", "fake"]);
+    let server = Server::of({
+        command.env("NOTIFY_SOCKET", &path);
+        command
+    });
+    assert_eq!(told(), "READY=1");
+    signal(&server, "-TERM");
+    assert_eq!(told(), "STOPPING=1");
+}
+
+#[test]
+fn every_line_of_a_json_log_is_an_object() {
+    let command = folio(&[
+        "serve",
+        "--port",
+        "0",
+        "--device",
+        "fake",
+        "--log-format",
+        "json",
+    ]);
+    let server = Server::of(command);
+    server.ask("GET", "/v1/models", "");
+    let lines: Vec<Value> = server
+        .greeting
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
+        .collect();
+    let ready = lines.iter().find_map(|line| {
+        let message = line["fields"]["message"].as_str()?;
+        message.starts_with("ready on http://").then_some(line)
+    });
+    assert_eq!(ready.expect("it is ready")["level"], "INFO");
+}

@@ -116,7 +116,7 @@ fn room(case: &Case, request: &Request, width: u32) -> u32 {
 /// What a search should give, by the rules of Hugging Face's transformers, over plain lists.
 pub(crate) fn search(case: &Case, request: &Request) -> Search {
     let params = &request.params;
-    let mut states = case.shape.plain_history();
+    let mut states = case.shape.plain_history(request);
     let mut is_valid = true;
     let histories = request.prompt.iter().map(|&id| {
         is_valid &= case.script.nan != Some(id);

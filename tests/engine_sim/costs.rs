@@ -133,6 +133,7 @@ fn quiet(seed: u64, sequences: u32, blocks: u64, arrivals: Vec<Arrival>) -> Case
         eos_token_ids: Vec::new(),
         model_len: 48,
         keeps_states: false,
+        adapter_slots: 0,
     };
     let config = Config {
         max_num_seqs: sequences,

@@ -21,6 +21,7 @@ fn shape() -> Shape {
         eos_token_ids: Vec::new(),
         model_len: SHAPE_LEN,
         keeps_states: false,
+        adapter_slots: 0,
     }
 }
 

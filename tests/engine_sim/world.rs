@@ -21,9 +21,13 @@ use folio::engine::sequence::StreamId;
 use folio::engine::{Engine, EngineEnd, Extras, Source};
 use folio::model::UploadError;
 use folio::plan::inputs::{BiasEntry, DrawParams, HistoryEntry, SampleRow};
-use folio::plan::{KvFormat, KvGroup, KvLayer, Plan, StateLayer, Storage, WeightId, Window};
+use folio::plan::{
+    AdapterSlots, KvFormat, KvGroup, KvLayer, Plan, StateLayer, Storage, WeightFormat, WeightId,
+    Window,
+};
 use folio::platform::block_on;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// Maximum turns of a run; a longer run counts as a hang.
 const TURNS_MAX: u32 = 4000;
@@ -60,18 +64,35 @@ pub(crate) struct Shape {
     pub(crate) model_len: u32,
     /// Whether a layer keeps a state per sequence.
     pub(crate) keeps_states: bool,
+    /// Slots for adapters.
+    pub(crate) adapter_slots: u32,
 }
 
 impl Shape {
-    /// What rows of this model see.
-    pub(crate) fn plain_history(&self) -> PlainHistory {
-        let plain = PlainHistory::new(&self.windows);
+    /// What rows of this model see in a request.
+    pub(crate) fn plain_history(&self, request: &Request) -> PlainHistory {
+        let mut plain = PlainHistory::new(&self.windows);
         if self.keeps_states {
-            plain.with_state()
-        } else {
-            plain
+            plain = plain.with_state();
+        }
+        match &request.adapter {
+            Some(content) => plain.with_adapter(cases::matrix(content.digest)),
+            None => plain,
         }
     }
+}
+
+/// A plan with slots for adapters, each with one matrix of eight bytes.
+fn with_adapter_slots(plain: Plan, slots: u32) -> Plan {
+    let count = slots + 1;
+    let mut plan = plain.clone();
+    let matrix = plan.weight("adapters", count, 2, WeightFormat::F32);
+    plan.stack_experts(matrix, count);
+    plan.adapters = Some(AdapterSlots {
+        count,
+        unused: Arc::new(plain),
+    });
+    plan
 }
 
 impl Source for Shape {
@@ -87,7 +108,7 @@ impl Source for Shape {
             head_dim: 8,
             latent: false,
         };
-        Plan {
+        let plan = Plan {
             kv_groups: groups,
             kv_layers: (0..self.windows.len() as u32).map(layer).collect(),
             state_layers: if self.keeps_states {
@@ -98,6 +119,10 @@ impl Source for Shape {
             vocab: self.vocab,
             positions_max: self.model_len,
             ..Plan::default()
+        };
+        match self.adapter_slots {
+            0 => plan,
+            slots => with_adapter_slots(plan, slots),
         }
     }
 
@@ -474,7 +499,7 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
         .saturating_add(params.max_tokens.unwrap_or(u32::MAX))
         .min(case.shape.model_len);
     let (mut tokens, mut logprobs) = (request.prompt.to_vec(), Vec::new());
-    let mut plain = case.shape.plain_history();
+    let mut plain = case.shape.plain_history(request);
     // Everything from the script's token on is invalid.
     let mut is_valid = true;
     let mut history_with = |id: u32| {

@@ -12,7 +12,7 @@ use folio::engine::{self, EngineEnd};
 use folio::model::{Model, demo};
 use folio::platform::block_on;
 use folio::server::{ServerOptions, ServerState, router};
-use folio::text::{TextModel, Tokenizer};
+use folio::text::{TextFolder, TextModel, Tokenizer};
 use futures_util::StreamExt;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
@@ -442,4 +442,21 @@ pub(crate) fn say(answers: &[&str]) -> String {
 /// A server whose device says these answers, one per turn.
 pub(crate) fn saying(answers: &[&str]) -> Server {
     Server::fake(&say(answers), config(), ServerOptions::default())
+}
+
+/// A server on the CPU with the model of a folder.
+pub(crate) fn server_of(folder: &std::path::Path) -> Server {
+    let mut files = TextFolder::default();
+    for name in TextFolder::NAMES {
+        if let Ok(bytes) = std::fs::read(folder.join(name)) {
+            files.insert(name, bytes);
+        }
+    }
+    let text = TextModel::from_folder(&files, None).expect("the folder's files are right");
+    let model = Model::open(folder).expect("the model opens");
+    let spawn = |inbox| {
+        let backend = || Ok(ReferenceBackend::new());
+        engine::spawn(backend, model, config(), inbox, |_| {})
+    };
+    Server::start(spawn, ServerOptions::default(), Arc::new(text))
 }

@@ -6,10 +6,12 @@
 mod agents;
 mod answers;
 mod bad_requests;
+mod classes;
 mod connections;
 mod document;
 mod edges;
 mod embeddings;
+mod encoders;
 mod faults;
 mod fields;
 mod grammars;
@@ -21,6 +23,8 @@ mod local;
 mod metrics;
 mod models;
 mod ollama;
+#[path = "../support/packed.rs"]
+mod packed;
 mod peers;
 mod rerank;
 mod responses;
@@ -32,9 +36,12 @@ mod structural_tags;
 mod structured;
 mod tables;
 mod templates;
+#[path = "../support/tensors.rs"]
+mod tensors;
 mod tools;
 mod turns;
 #[cfg(unix)]
 mod unix_socket;
+mod vectors;
 mod vllm;
 mod vllm_routes;

@@ -3,12 +3,13 @@
 //!
 //! Devices are all adapters that wgpu finds, including software ones. Without an adapter, the test is skipped with a
 //! message, or fails under `FOLIO_REQUIRE_GPU=1`. Each adapter is opened with several configurations, which share the
-//! cases: each case runs at least once, and each configuration runs every option and size of every step.
-//! `FOLIO_KERNELS_FULL=1` runs every case with every configuration, and draws 10⁵ tokens. The other tests need no
-//! device: they check the reference against itself, and the comparison against mutants.
+//! cases: each case runs at least once, and each configuration runs every option, component of a weight format and
+//! size of every step.
+//! `FOLIO_KERNELS_FULL=1` runs every case with every configuration, and draws 10⁵ tokens: `.ci/nightly` does so. The
+//! other tests need no device: they check the reference against itself, and the comparison against mutants.
 //!
-//! `FOLIO_KERNELS_BRIEF=1` runs one shape of each step and option with every configuration: for emulated processors,
-//! which are slow. `FOLIO_KERNELS_FILTER` selects cases by name.
+//! `FOLIO_KERNELS_BRIEF=1` runs one shape of each step and option: for emulated processors, which are slow, and for
+//! further widths of subgroups. `FOLIO_KERNELS_FILTER` selects cases by name.
 
 mod chunks;
 #[cfg(all(feature = "cuda", unix))]
@@ -76,7 +77,7 @@ fn options() -> SelftestOptions {
         filter,
         shapes,
         draws,
-        product: brief || full,
+        product: full,
         ..SelftestOptions::default()
     }
 }
@@ -169,12 +170,15 @@ fn openings() -> Vec<(&'static str, WgpuOptions)> {
     ]
 }
 
-/// Each case runs, and each configuration runs each option and size of each step.
+/// Each case runs, and each configuration runs each option, component of a weight format and size of each step.
 #[test]
 fn openings_share_the_cases() {
     let openings = openings().len();
-    let (cases, runs, gaps) = cover_gaps(&SelftestOptions::default(), openings);
-    println!("{cases} cases, {runs} runs of {}", cases * openings);
+    let ([cases, runs, compiled], gaps) = cover_gaps(&SelftestOptions::default(), openings);
+    println!(
+        "{cases} cases, {runs} runs of {}, {compiled} sets of kernels",
+        cases * openings
+    );
     assert!(gaps.is_empty(), "{}", gaps.join("\n"));
     assert!(
         runs >= cases && runs * 2 < cases * openings,

@@ -7,13 +7,18 @@ use folio::backend::cpu::CpuBackend;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Capacity, Inspect};
+use folio::engine::request::{Event, Pooling, PromptEvent, Request, SamplingParams};
 use folio::model::Model;
+use folio::model::pooled::through;
 use folio::plan::check::check;
 use folio::plan::inputs::{BatchInputs, PoolRow, SECOND_TEXT, SequenceRows};
 use folio::plan::{BufferId, KvFormat, Plan, Step, Tail};
 use folio::platform::block_on;
+use folio::text::sentence::{RowsOfText, pool};
+use folio::text::{TextError, TextFolder, TextModel};
+use futures_util::StreamExt as _;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Maximum deviation of an element of a hidden row. A gelu by tanh instead of erf moves some by 4e-4.
@@ -22,7 +27,7 @@ const HIDDEN: f32 = 1e-4;
 const HIDDEN_GPU: f32 = 2e-4;
 
 /// The folders of golden encoders.
-fn folders() -> Vec<PathBuf> {
+pub(super) fn folders() -> Vec<PathBuf> {
     let folder =
         std::env::var_os("FOLIO_ENCODERS").map_or_else(|| packed::model("encoders"), PathBuf::from);
     let entries = std::fs::read_dir(folder).expect("the golden encoders are there");
@@ -34,6 +39,17 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
+/// The text files of a folder.
+pub(super) fn text_of(folder: &Path) -> Result<TextModel, TextError> {
+    let mut files = TextFolder::default();
+    for name in TextFolder::NAMES {
+        if let Ok(bytes) = std::fs::read(folder.join(name)) {
+            files.insert(name, bytes);
+        }
+    }
+    TextModel::from_folder(&files, None)
+}
+
 /// A sequence with some of its hidden rows.
 struct Case {
     ids: Vec<u32>,
@@ -41,12 +57,12 @@ struct Case {
 }
 
 /// A list of ids.
-fn ids(value: &Value) -> Vec<u32> {
+pub(super) fn ids(value: &Value) -> Vec<u32> {
     numbers(value).into_iter().map(|id| id as u32).collect()
 }
 
 /// The golden cases of a folder whose model is an encoder.
-fn golden(folder: &std::path::Path) -> Option<(Model, Vec<Case>)> {
+fn golden(folder: &Path) -> Option<(Model, Vec<Case>)> {
     let json: Value = serde_json::from_slice(&std::fs::read(folder.join("golden.json")).ok()?)
         .expect("the golden file is JSON");
     let model = match Model::open(folder) {
@@ -273,7 +289,7 @@ fn a_wrong_config_of_an_encoder_shows() {
         (
             "bert-mean",
             json!({"architectures": ["BertForSequenceClassification"]}),
-            "head for classes",
+            "classifier.weight",
         ),
         (
             "gte",
@@ -313,13 +329,7 @@ fn texts_become_the_vectors_of_sentence_transformers() {
         let Some((model, _)) = golden(&folder) else {
             continue;
         };
-        let mut files = folio::text::TextFolder::default();
-        for name in folio::text::TextFolder::NAMES {
-            if let Ok(bytes) = std::fs::read(folder.join(name)) {
-                files.insert(name, bytes);
-            }
-        }
-        let text = match folio::text::TextModel::from_folder(&files, None) {
+        let text = match text_of(&folder) {
             Ok(text) => text,
             Err(error) => {
                 println!("SKIPPED: {error}");
@@ -352,7 +362,7 @@ fn texts_become_the_vectors_of_sentence_transformers() {
             prompts.push(found);
             expected.push(numbers(&case["embedding"]));
         }
-        let vectors = embed(model, sentence.rows, &prompts);
+        let vectors = vectors(model, &text, &prompts);
         for (index, (found, wanted)) in vectors.iter().zip(&expected).enumerate() {
             // Without a module that does it, sentence-transformers does not scale vectors to length one.
             let pairs = unit(found).into_iter().zip(unit(wanted));
@@ -372,20 +382,68 @@ fn unit(vector: &[f32]) -> Vec<f32> {
     scaled.map(|value| value as f32).collect()
 }
 
-/// The pooled rows of prompts, from an engine.
-fn embed(
-    model: Model,
-    rows: folio::text::sentence::RowsOfText,
-    prompts: &[Vec<u32>],
-) -> Vec<Vec<f32>> {
-    use folio::engine::request::{Event, Pooling, PromptEvent, Request, SamplingParams};
-    use folio::text::sentence::RowsOfText;
-    use futures_util::StreamExt as _;
-    let pooling = match rows {
-        RowsOfText::First => Pooling::First,
-        RowsOfText::Last => Pooling::Last,
-        RowsOfText::Mean => Pooling::Mean,
+/// All rows of prompts, one after the other, from an engine.
+fn all_rows(model: Model, prompts: &[Vec<u32>]) -> Vec<Vec<f32>> {
+    let requests = prompts.iter().map(|prompt| Request {
+        prompt: prompt.clone().into(),
+        pooling: Some(Pooling::All),
+        ..Request::default()
+    });
+    pooled(model, requests.collect())
+}
+
+/// The vectors of prompts, as the model's files say.
+fn vectors(model: Model, text: &TextModel, prompts: &[Vec<u32>]) -> Vec<Vec<f32>> {
+    let sentence = text.sentence.as_ref().expect("they are there");
+    let (columns, dense) = (model.spec().hidden as usize, model.dense().clone());
+    let skipped = match &sentence.default_prompt {
+        Some(prompt) if !sentence.pools_prompt => {
+            let tokenizer = text.tokenizer.as_ref().expect("it has a tokenizer");
+            tokenizer.encode(prompt, true).expect("it is encoded").len() - 1
+        }
+        _ => 0,
     };
+    let vector = |rows: &Vec<f32>| {
+        let pooled = pool(rows, columns, skipped, &sentence.poolings);
+        let vector = through(&dense, &pooled).into_iter();
+        vector.map(|x| x as f32).collect()
+    };
+    all_rows(model, prompts).iter().map(vector).collect()
+}
+
+/// Every pooling of all rows is that of sentence-transformers.
+#[test]
+fn poolings_of_all_rows_are_those_of_sentence_transformers() {
+    let modes = [
+        ("cls", RowsOfText::First),
+        ("max", RowsOfText::Max),
+        ("mean", RowsOfText::Mean),
+        ("mean_sqrt_len_tokens", RowsOfText::MeanOfRoot),
+        ("weightedmean", RowsOfText::WeightedMean),
+        ("lasttoken", RowsOfText::Last),
+    ];
+    let folder = folders().remove(0);
+    let json: Value =
+        serde_json::from_slice(&std::fs::read(folder.join("golden.json")).expect("it is there"))
+            .expect("it is JSON");
+    let model = Model::open(&folder).expect("it opens");
+    let columns = model.spec().hidden as usize;
+    let has_types = |case: &&Value| ids(&case["types"]).contains(&1);
+    let cases = json["cases"].as_array().expect("cases").iter();
+    let cases: Vec<_> = cases.filter(|case| !has_types(case)).collect();
+    let prompts: Vec<_> = cases.iter().map(|case| ids(&case["ids"])).collect();
+    for (rows, case) in all_rows(model, &prompts).iter().zip(cases) {
+        for (name, mode) in modes {
+            let (found, wanted) = (pool(rows, columns, 0, &[mode]), &case["pooled"][name]);
+            for (found, wanted) in found.iter().zip(numbers(wanted)) {
+                assert!((found - wanted).abs() <= 5e-4, "{name}: {found} {wanted}");
+            }
+        }
+    }
+}
+
+/// The pooled rows of requests, from an engine on the reference backend.
+pub(super) fn pooled(model: Model, requests: Vec<Request>) -> Vec<Vec<f32>> {
     let (handle, inbox) = folio::engine::handle::channel(64);
     let config = folio::config::Config {
         max_model_len: Some(192),
@@ -397,26 +455,19 @@ fn embed(
     let engine = folio::engine::Engine::start(backend, model, &config, inbox, |_| {});
     let engine = block_on(engine).expect("it starts");
     let answer = handle.submit(Request {
-        prompt: prompts[0].clone().into(),
+        prompt: requests[0].prompt.clone(),
         ..Request::default()
     });
     assert!(answer.is_err(), "an encoder answers nothing");
-    let receivers: Vec<_> = prompts
-        .iter()
-        .map(|prompt| {
-            let params = SamplingParams {
-                max_tokens: Some(1),
-                ..SamplingParams::default()
-            };
-            let request = Request {
-                prompt: prompt.clone().into(),
-                params,
-                pooling: Some(pooling),
-                ..Request::default()
-            };
-            handle.submit(request).expect("it is accepted").remove(0)
-        })
-        .collect();
+    let submit = |request: Request| {
+        let params = SamplingParams {
+            max_tokens: Some(1),
+            ..SamplingParams::default()
+        };
+        let request = Request { params, ..request };
+        handle.submit(request).expect("it is accepted").remove(0)
+    };
+    let receivers: Vec<_> = requests.into_iter().map(submit).collect();
     handle.drain();
     block_on(engine.run()).expect("it runs");
     let vector = |events: folio::engine::handle::EventReceiver| {

@@ -14,6 +14,7 @@ use folio::plan::WeightFormat;
 use folio::platform::block_on;
 use serde_json::Value;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Bases, and their adapters that can be used.
 const BASES: [(&str, &[&str]); 6] = [
@@ -32,8 +33,8 @@ fn folder(base: &str) -> PathBuf {
 /// A base with all of its adapters.
 struct Base {
     model: Model,
-    layout: AdapterLayout,
-    adapters: Vec<(&'static str, Adapter)>,
+    layout: Arc<AdapterLayout>,
+    adapters: Vec<(&'static str, Arc<Adapter>)>,
     golden: Value,
 }
 
@@ -45,11 +46,11 @@ impl Base {
             rank: 16,
             format,
         };
-        let layout = model.reserve_adapters(room);
+        let layout = Arc::new(model.reserve_adapters(room));
         let adapters = adapters.iter().map(|&adapter| {
             let opened = Adapter::open(&folder(name).join(adapter)).expect("it opens");
             layout.check(&opened).expect("it is of the base");
-            (adapter, opened)
+            (adapter, Arc::new(opened))
         });
         Self {
             model,
@@ -71,7 +72,9 @@ impl Base {
     }
 
     fn content(&self, index: usize) -> SlotContent {
-        let content = self.layout.fill(&[(&self.adapters[index].1, 1.0)]);
+        let content = self
+            .layout
+            .combine(&[(self.adapters[index].1.clone(), 1.0)]);
         content.expect("its rank fits")
     }
 }
@@ -180,11 +183,11 @@ fn two_adapters_with_factors_are_their_sum() {
             .as_object()
             .expect("an object");
         let find = |name: &str| base.adapters.iter().find(|(own, _)| *own == name);
-        let mixed: Option<Vec<(&Adapter, f32)>> = scales
+        let mixed: Option<Vec<(Arc<Adapter>, f32)>> = scales
             .iter()
-            .map(|(name, scale)| Some((&find(name)?.1, scale.as_f64()? as f32)))
+            .map(|(name, scale)| Some((find(name)?.1.clone(), scale.as_f64()? as f32)))
             .collect();
-        let Some(content) = mixed.and_then(|mixed| base.layout.fill(&mixed)) else {
+        let Some(content) = mixed.and_then(|mixed| base.layout.combine(&mixed)) else {
             continue;
         };
         let mut backend = cpu();
@@ -236,4 +239,75 @@ fn adapters_that_cannot_be_right_are_refused_by_file_and_name() {
         let message = Adapter::open(&folder(base).join(adapter)).expect_err(adapter);
         assert!(message.to_string().contains(word), "{message}");
     }
+}
+
+#[test]
+fn adapters_in_gguf_are_those_of_peft() {
+    for (name, adapter) in [
+        ("llama", "r8-qv"),
+        ("qwen3", "r16-layer"),
+        ("gemma3", "r4-all"),
+        ("granite", "r8-attn"),
+        ("phi3", "r8-fused"),
+    ] {
+        let base = Base::open(name, &[adapter], WeightFormat::F32);
+        let file = folder(name).join(adapter).join("adapter.gguf");
+        let opened = Arc::new(Adapter::open(&file).expect("it opens"));
+        base.layout.check(&opened).expect("it is of the base");
+        let content = base.layout.combine(&[(opened, 1.0)]);
+        let mut backend = cpu();
+        let mut device = Device::new(&mut backend, &base.model, KvFormat::F32);
+        write(&mut device, &content.expect("its rank fits"), 1);
+        device.adapters = vec![1];
+        for case in base.cases(adapter) {
+            let place = format!("{name}/{adapter}, prompt of {}", case.prompt.len());
+            let run = device.generate(std::slice::from_ref(&case), WHOLE, false);
+            compare(&place, &case, &run[0], CPU.logits_f32);
+        }
+    }
+}
+
+#[test]
+fn gguf_files_that_are_no_such_adapter_are_refused_by_key_and_tensor() {
+    let message =
+        |path: &std::path::Path| Adapter::open(path).expect_err("it is refused").to_string();
+    let experts = message(&folder("qwen3-moe").join("experts/adapter.gguf"));
+    assert!(
+        experts.contains("blk.0.ffn_down_exps.weight.lora_a") && experts.contains("single experts"),
+        "{experts}"
+    );
+    let bytes = std::fs::read(folder("llama").join("r8-qv/adapter.gguf")).expect("it reads");
+    let other = tempfile::tempdir().expect("a folder");
+    let changed = |from: &[u8], to: &[u8]| {
+        assert_eq!(from.len(), to.len());
+        let at = bytes.windows(from.len()).position(|window| window == from);
+        let mut bytes = bytes.clone();
+        bytes[at.expect("it is there")..][..to.len()].copy_from_slice(to);
+        let path = other.path().join("changed.gguf");
+        std::fs::write(&path, bytes).expect("a file");
+        message(&path)
+    };
+    for (from, to, words) in [
+        (&b"adapter.type"[..], &b"adapter.kind"[..], "adapter.type"),
+        (
+            b"adapter.lora.alpha",
+            b"adapter.lora.omega",
+            "adapter.lora.alpha",
+        ),
+        (
+            b"attn_q.weight.lora_a",
+            b"attn_q.weight.lora_c",
+            "attn_q.weight.lora_c",
+        ),
+    ] {
+        let message = changed(from, to);
+        assert!(
+            message.contains(words) && message.contains("changed.gguf"),
+            "{message}"
+        );
+    }
+    let cut = other.path().join("cut.gguf");
+    std::fs::write(&cut, &bytes[..bytes.len() - 1000]).expect("a file");
+    let message = message(&cut);
+    assert!(message.contains("cut.gguf"), "{message}");
 }

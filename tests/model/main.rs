@@ -8,6 +8,7 @@
 mod beams;
 #[path = "../support/gguf_builder.rs"]
 mod builder;
+mod classes;
 mod compared;
 mod converted;
 #[cfg(feature = "cuda")]
@@ -43,6 +44,8 @@ mod speculation;
 mod states;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/tensors.rs"]
+mod tensors;
 mod threads;
 mod tiers;
 mod today;

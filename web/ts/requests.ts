@@ -4,6 +4,13 @@
 export interface Target {
   /** A served name; by default, and if it is empty, the first. */
   model?: string | null;
+  /** The adapters that change the answer, as llama.cpp's server takes them; by default those of `/lora-adapters`. */
+  lora?: Array<{
+    /** Its number in `GET /lora-adapters`. */
+    id: number;
+    /** What its change is multiplied by; 1 by default. */
+    scale?: number | null;
+  }> | null;
 }
 
 export interface TemplateFields {
@@ -212,8 +219,8 @@ export interface VectorFields {
   endianness?: "native" | "little" | "big" | null;
   /** Elements to keep of each vector. */
   dimensions?: number | null;
-  /** The hidden state of the last token, or the mean over all; by default as the model's files say. */
-  pooling?: "last" | "mean" | null;
+  /** Which hidden states count: by default as the model's files say; others than `last` and `mean` of encoders only. */
+  pooling?: "cls" | "last" | "max" | "mean" | "weightedmean" | null;
   /** Scale vectors to length one. */
   normalize?: boolean | null;
   /** Another name of `normalize`. */
@@ -300,12 +307,21 @@ export interface Judging {
   instruction?: string | null;
   /** Keep only this many of each document's first tokens; 0 keeps all. */
   max_tokens_per_doc?: number | null;
-  /** Another name of `max_tokens_per_doc`. */
+  /** Keep this many tokens of a pair (with a head for classes) or of a document; -1 keeps as many as fit. */
   truncate_prompt_tokens?: number | null;
   /** Which side of a document that is too long is cut: `right` (the default) keeps its beginning. */
   truncation_side?: "left" | "right" | null;
-  /** Scores are probabilities or cosines in any case. */
-  use_activation?: true | null;
+  /** False: report logits or the logarithm of the odds instead of probabilities; a cosine stays as it is. */
+  use_activation?: boolean | null;
+}
+
+export interface TeiReading {
+  /** Cut a text that does not fit into the context; it is refused otherwise. */
+  truncate?: boolean | null;
+  /** Which side of a text that is too long is cut; the right one by default. */
+  truncation_direction?: "Left" | "left" | "Right" | "right" | null;
+  /** The name of the prompt of the model's files that is put before texts; the default one if there is one. */
+  prompt_name?: string | null;
 }
 
 export interface LlamaSettings {
@@ -391,6 +407,20 @@ export interface OllamaSettings {
   logprobs?: boolean | null;
   /** Alternatives to report for each token; needs `logprobs`. */
   top_logprobs?: number | null;
+}
+
+export interface LoadAdapterRequest {
+  /** The name that requests call it by. */
+  lora_name: string;
+  /** Where it is in the folder of --lora-folder. */
+  lora_path: string;
+  /** It replaces an adapter of this name. */
+  load_inplace?: boolean | null;
+}
+
+export interface UnloadAdapterRequest {
+  /** The name of the adapter. */
+  lora_name: string;
 }
 
 export interface LoadRequest {
@@ -567,6 +597,8 @@ export interface EmbeddingRequest
   }>;
   /** Encode texts with the special tokens that the tokenizer adds. */
   add_special_tokens?: boolean | null;
+  /** The name of the prompt of the model's files that is put before texts; the default one if there is one. */
+  prompt_name?: string | null;
 }
 
 export type Invocation = ChatRequest | CompletionRequest | EmbeddingRequest;
@@ -767,8 +799,8 @@ export interface LlamaEmbeddingRequest
   } | Array<string | Array<string | number> | {
     prompt_string?: string;
   }> | null;
-  /** The hidden state of the last token, or the mean over all; by default as the model's files say. */
-  pooling?: "last" | "mean" | null;
+  /** Which hidden states count: by default as the model's files say; others than `last` and `mean` of encoders only. */
+  pooling?: "cls" | "last" | "max" | "mean" | "weightedmean" | null;
   /** How vectors are scaled: 2 to length one, -1 not at all. */
   embd_normalize?: 2 | -1 | null;
 }
@@ -811,7 +843,7 @@ export interface RerankTextsRequest
   raw_scores?: boolean | null;
   /** Repeat each text in its result. */
   return_text?: boolean | null;
-  /** Cut a text that does not fit into the context. */
+  /** Cut a text that does not fit into the context; it is refused otherwise. */
   truncate?: boolean | null;
   /** Texts are cut at their end. */
   truncation_direction?: "Right" | "right" | null;
@@ -884,6 +916,126 @@ export interface ScoreDataRequest
 }
 
 export type ScoreRequest = ScoreTextsRequest | ScoreDocumentsRequest | ScoreItemsRequest | ScoreDataRequest;
+
+export interface ClassifyRequest
+  extends Target, Queueing {
+  /** What to classify: a text, several, a list of token ids, or several lists. */
+  input: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }>;
+  /** Encode texts with the special tokens that the tokenizer adds. */
+  add_special_tokens?: boolean | null;
+  /** False: report logits. */
+  use_activation?: boolean | null;
+  /** Another name of `use_activation`. */
+  activation?: boolean | null;
+}
+
+export interface CohereEmbedRequest
+  extends Target, Queueing {
+  /** What to embed. */
+  texts: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }>;
+  /** What texts are for: one of Cohere's names, or that of a prompt of the model's files. */
+  input_type?: string | null;
+  /** The forms of vectors: `float` by default. */
+  embedding_types?: Array<"float" | "int8" | "uint8" | "binary" | "ubinary" | "base64"> | null;
+  /** Elements to keep of each vector. */
+  output_dimension?: number | null;
+  /** Which end of a text that is too long is cut: `END` by default; `NONE` refuses it. */
+  truncate?: "NONE" | "START" | "END" | null;
+  /** Maximum tokens of a text. */
+  max_tokens?: number | null;
+}
+
+export interface PoolingRequest
+  extends Target, Queueing {
+  /** What to pool: a text, several, a list of token ids, or several lists. */
+  input: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }>;
+  /** Encode texts with the special tokens that the tokenizer adds. */
+  add_special_tokens?: boolean | null;
+  /** Vectors of texts, of their tokens, or classes; by default what the model is made for. */
+  task?: "embed" | "token_embed" | "classify" | null;
+  /** Numbers (the default), or base64 of 32-bit floats. */
+  encoding_format?: "float" | "base64" | null;
+  /** Elements to keep of each vector. */
+  dimensions?: number | null;
+  /** False: vectors are not scaled, and logits are reported instead of probabilities. */
+  use_activation?: boolean | null;
+  /** Another name of `use_activation`. */
+  activation?: boolean | null;
+  /** Another name of `use_activation`. */
+  normalize?: boolean | null;
+}
+
+export interface TeiEmbedRequest
+  extends Target, Queueing, TeiReading {
+  /** What to embed: a text, several, a list of token ids, or several lists. */
+  inputs: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }>;
+  /** Scale vectors to length one. */
+  normalize?: boolean | null;
+  /** Elements to keep of each vector. */
+  dimensions?: number | null;
+}
+
+export interface TeiEmbedAllRequest
+  extends Target, Queueing, TeiReading {
+  /** What to embed: a text, several, a list of token ids, or several lists. */
+  inputs: string | Array<string | number> | {
+    prompt_string?: string;
+  } | Array<string | Array<string | number> | {
+    prompt_string?: string;
+  }>;
+}
+
+export interface TeiSimilarityRequest
+  extends Target, Queueing {
+  /** What is compared. */
+  inputs: {
+    /** The text that the others are compared with. */
+    source_sentence: string;
+    /** The others. */
+    sentences: string | {
+      text: string;
+    } | Array<string | {
+      text: string;
+    }>;
+  };
+  /** How texts are read. */
+  parameters?: {
+    /** Cut a text that does not fit into the context; it is refused otherwise. */
+    truncate?: boolean | null;
+    /** Which side of a text that is too long is cut; the right one by default. */
+    truncation_direction?: "Left" | "left" | "Right" | "right" | null;
+    /** The name of the prompt of the model's files that is put before texts; the default one if there is one. */
+    prompt_name?: string | null;
+  } | null;
+}
+
+export interface TeiPredictRequest
+  extends Target, Queueing {
+  /** A text, a pair of texts, or a list of lists of one text or two. */
+  inputs: string | Array<string> | Array<Array<string>>;
+  /** Report logits instead of probabilities. */
+  raw_scores?: boolean | null;
+  /** Cut a text that does not fit into the context; it is refused otherwise. */
+  truncate?: boolean | null;
+  /** Which side of a text that is too long is cut; the right one by default. */
+  truncation_direction?: "Left" | "left" | "Right" | "right" | null;
+}
 
 export interface TokenizeTextRequest
   extends Target {

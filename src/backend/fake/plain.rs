@@ -12,6 +12,8 @@ pub struct PlainHistory {
     sums: Vec<u64>,
     /// What the model keeps of the tokens so far, if it keeps a state.
     kept: Option<u64>,
+    /// What changes the model, if an adapter does.
+    adapter: Option<u64>,
 }
 
 impl PlainHistory {
@@ -21,6 +23,16 @@ impl PlainHistory {
             windows: windows.to_vec(),
             sums: vec![0],
             kept: None,
+            adapter: None,
+        }
+    }
+
+    /// The same list for a sequence with the adapter whose matrix has these bytes.
+    #[must_use]
+    pub fn with_adapter(self, matrix: [u8; 8]) -> Self {
+        Self {
+            adapter: Some(u64::from_le_bytes(matrix)),
+            ..self
         }
     }
 
@@ -44,7 +56,8 @@ impl PlainHistory {
             .windows
             .iter()
             .map(|window| visible(&self.sums, window))
-            .chain(self.kept);
+            .chain(self.kept)
+            .chain(self.adapter);
         let state = row_state(position, token_id, before);
         self.kept = self.kept.map(|kept| fold(kept, state));
         let all = self

@@ -6,7 +6,7 @@
 
 use super::loaded::LoadedPlan;
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{Activation, GatedActivation, Gates, Storage, Up};
+use crate::plan::{Activation, GatedActivation, Gates, Storage, Up, erf};
 
 /// One output element, computed in f64.
 fn gated(activation: Activation, numbers: &[f32], gate: f64, up: f64) -> f64 {
@@ -42,19 +42,6 @@ fn gated(activation: Activation, numbers: &[f32], gate: f64, up: f64) -> f64 {
             (curved + beta * gate) * up
         }
     }
-}
-
-/// The error function, by its series `2/√π · e^(−x²) · Σ 2ⁿ x^(2n + 1) / (2n + 1)!!`, whose terms are all of one sign.
-pub(in crate::backend) fn erf(x: f64) -> f64 {
-    if x.abs() > 6.0 {
-        return x.signum();
-    }
-    let (mut term, mut sum) = (x, x);
-    for n in 1..150 {
-        term *= 2.0 * x * x / f64::from(2 * n + 1);
-        sum += term;
-    }
-    std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
 }
 
 fn softplus(x: f64) -> f64 {

@@ -4,6 +4,8 @@
 //! The numbers come from [`Fit`], which the engine itself uses to allocate. Exit code 1 means that the model does not
 //! fit.
 
+mod names;
+
 use super::serve;
 use super::serve::config::ConfigFile;
 use super::serve::served::Sources;
@@ -20,8 +22,8 @@ use folio::backend::cuda;
 use folio::backend::wgpu::{bench::Yardstick, usual_allocation};
 use folio::backend::{Caps, DeviceKind};
 use folio::config::Config;
-use folio::engine::DraftPlan;
 use folio::engine::fit::{Bytes, Change, Fit, FitReport};
+use folio::engine::{self, DraftPlan};
 use folio::model::{Model, ModelSpec};
 use folio::plan::{Plan, Storage};
 use folio::platform;
@@ -84,7 +86,10 @@ pub(crate) fn run(args: &PlanArgs, given: &ArgMatches) -> Result<bool> {
     }
     let config = args.engine.config()?;
     let named = args.model.or_first(args.first.as_deref())?;
-    let model = model(&named, args.shape.as_deref())?;
+    let mut model = model(&named, args.shape.as_deref())?;
+    if let Some(room) = engine::adapter_room(&config) {
+        model.reserve_adapters(room);
+    }
     let subject = subject(args)?;
     let plan = model.record(subject.caps.activations);
     let draft = args
@@ -104,6 +109,12 @@ pub(crate) fn run(args: &PlanArgs, given: &ArgMatches) -> Result<bool> {
     };
     let text = if args.json {
         report.as_json().to_string()
+    } else if named.model.is_none() && args.shape.is_none() {
+        format!(
+            "{}\n\n{}",
+            report.as_text(),
+            names::table(&config, &subject)?
+        )
     } else {
         report.as_text()
     };

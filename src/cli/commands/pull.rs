@@ -7,7 +7,7 @@ use clap::Args;
 
 #[derive(Args, Debug)]
 pub(crate) struct PullArgs {
-    /// Model name: org/repo[@revision][:QUANT or :FILE.gguf]
+    /// Model name: org/repo[@revision][:QUANT or :FILE.gguf], or a short one such as qwen3:0.6b
     #[arg(value_name = "NAME")]
     name: HubName,
     #[command(flatten)]

@@ -25,6 +25,7 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 use client::{Client, FetchError};
 use download::Download;
+use folio::model::ShortName;
 use folio::model::repository::{self, Selection};
 use folio::server::nearest;
 use settings::Settings;
@@ -90,8 +91,12 @@ fn similar(model: &Path) -> String {
         .and_then(|settings| settings.cache.repos())
         .unwrap_or_default();
     let near = nearest(&text, cached.iter().map(String::as_str));
+    if let Some(near) = near {
+        return format!("; did you mean {near}, which is in the cache?");
+    }
+    let near = nearest(&text, ShortName::ALL.iter().map(|short| short.name));
     near.map_or_else(String::new, |near| {
-        format!("; did you mean {near}, which is in the cache?")
+        format!("; did you mean {near}? (`folio plan` lists such names)")
     })
 }
 

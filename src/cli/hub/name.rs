@@ -1,7 +1,9 @@
-//! Model names of the form `org/repo[@revision][:QUANT_OR_FILE]`, and the check of file names from a hub.
+//! Model names of the form `org/repo[@revision][:QUANT_OR_FILE]`, or short ones such as `qwen3:0.6b`, and the check of
+//! file names from a hub.
 //!
 //! Names become parts of paths and URLs, so a name that could lead outside its folder is refused.
 
+use folio::model::ShortName;
 use folio::model::repository::is_plain;
 use std::fmt;
 use std::str::FromStr;
@@ -33,6 +35,7 @@ impl FromStr for HubName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let text = ShortName::find(text).map_or(text, |short| short.repository);
         let (head, requested) = text
             .split_once(':')
             .map_or((text, None), |(head, requested)| (head, Some(requested)));
@@ -41,7 +44,11 @@ impl FromStr for HubName {
             .map_or((head, None), |(repo, revision)| (repo, Some(revision)));
         match repo.split('/').collect::<Vec<_>>()[..] {
             [org, name] if is_part(org) && is_part(name) => {}
-            _ => return Err(format!("`{repo}` is not of the form org/repo")),
+            _ => {
+                return Err(format!(
+                    "`{repo}` is not of the form org/repo, nor a short name"
+                ));
+            }
         }
         if let Some(revision) = revision.filter(|revision| !is_revision(revision)) {
             return Err(format!("`{revision}` is not a valid branch, tag or commit"));

@@ -5,10 +5,13 @@
 //! a result, such as a full disk, is an error. Notes that cannot be written are dropped, so that a server continues
 //! when its terminal is closed.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use indicatif::ProgressStyle;
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Write as _};
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Exit code after stdout was closed: the code that a shell reports for tools ended by SIGPIPE.
 pub(crate) const CLOSED: u8 = 128 + 13;
@@ -20,8 +23,20 @@ pub(crate) fn result(text: impl Display) -> Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Writes a line to stderr.
+/// Whether notes are logged.
+static LOGS_NOTES: AtomicBool = AtomicBool::new(false);
+
+/// From now on, [`note`] logs.
+pub(crate) fn log_notes() {
+    LOGS_NOTES.store(true, Ordering::Relaxed);
+}
+
+/// Writes a line to stderr, in the form that the log has.
 pub(crate) fn note(text: impl Display) {
+    if LOGS_NOTES.load(Ordering::Relaxed) {
+        tracing::info!(target: "folio::notes", "{}", plain(&text.to_string()));
+        return;
+    }
     // A single write, so that lines of several threads do not mix.
     let _ = io::stderr().write_all(format!("{}\n", plain(&text.to_string())).as_bytes());
 }
@@ -52,6 +67,16 @@ pub(crate) fn bar_style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("━╸ ")
+}
+
+/// Where results go: a file, or stdout.
+pub(crate) fn open_output(path: Option<&Path>) -> Result<Box<dyn Write>> {
+    let Some(path) = path else {
+        return Ok(Box::new(BufWriter::new(io::stdout())));
+    };
+    Ok(Box::new(BufWriter::new(
+        File::create(path).with_context(|| path.display().to_string())?,
+    )))
 }
 
 #[cfg(test)]

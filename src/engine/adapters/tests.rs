@@ -3,7 +3,7 @@
 use super::*;
 
 fn content(name: u8) -> Arc<SlotContent> {
-    Arc::new(SlotContent::empty([name; 32]))
+    Arc::new(SlotContent::given([name; 32], Vec::new()))
 }
 
 fn loaded(pool: &mut AdapterPool) -> Vec<(u32, u8)> {

@@ -4,7 +4,7 @@ use super::Scheduler;
 use crate::engine::batch::{Batch, Draw, Pool, Row, Score};
 use crate::engine::memory::Spoilt;
 use crate::engine::request::{
-    Event, FinishReason, Progress, PromptEvent, RequestError, Token, TokenLogprob, Usage,
+    Event, FinishReason, Pooling, Progress, PromptEvent, RequestError, Token, TokenLogprob, Usage,
 };
 use crate::engine::sequence::{Exit, Sequence, SequenceId, StreamId};
 use crate::plan::inputs::{NONE, Results, Sampled};
@@ -212,20 +212,27 @@ impl Scheduler {
             sequence.outputs_reported <= sequence.prompt_len(),
             "a state is summed once"
         );
-        debug_assert!(
-            [0, states.len()].contains(&sequence.pooled.len()),
-            "all states have the same length"
-        );
-        sequence.pooled.resize(states.len(), 0.0);
-        sequence
-            .pooled
-            .iter_mut()
-            .zip(states)
-            .for_each(|(sum, state)| *sum += f64::from(*state));
+        let keeps_all = sequence.request.pooling == Some(Pooling::All);
+        if keeps_all {
+            let states = states.iter().map(|state| f64::from(*state));
+            sequence.pooled.extend(states);
+        } else {
+            debug_assert!(
+                [0, states.len()].contains(&sequence.pooled.len()),
+                "all states have the same length"
+            );
+            sequence.pooled.resize(states.len(), 0.0);
+            let sums = sequence.pooled.iter_mut().zip(states);
+            sums.for_each(|(sum, state)| *sum += f64::from(*state));
+        }
         if !pool.last {
             return;
         }
-        let tokens = f64::from(sequence.outputs_reported);
+        let tokens = if keeps_all {
+            1.0
+        } else {
+            f64::from(sequence.outputs_reported)
+        };
         #[expect(
             clippy::cast_possible_truncation,
             reason = "a mean of f32 values is one"

@@ -22,24 +22,26 @@ impl Scheduler {
         let first = start.max(sequence.outputs_requested);
         let end = sequence.holding.computed.min(sequence.states_needed());
         let last = sequence.holding.computed == sequence.prompt_len();
+        let pool = |first, count, last| Pool {
+            sequence: id,
+            row,
+            first,
+            count,
+            last,
+        };
         match sequence.request.pooling {
-            Some(pooling @ (Pooling::First | Pooling::Last)) if last => {
-                builder.batch.pools.push(Pool {
-                    sequence: id,
-                    row,
-                    count: 1,
-                    of_first: pooling == Pooling::First,
-                    last,
-                });
+            Some(Pooling::First) if last => builder.batch.pools.push(pool(0, 1, true)),
+            Some(Pooling::Last) if last => {
+                let at = sequence.holding.computed - start - 1;
+                builder.batch.pools.push(pool(at, 1, true));
             }
             Some(Pooling::Mean) if first < end => {
-                builder.batch.pools.push(Pool {
-                    sequence: id,
-                    row,
-                    count: end - first,
-                    of_first: false,
-                    last,
-                });
+                let of_row = pool(first - start, end - first, last);
+                builder.batch.pools.push(of_row);
+            }
+            Some(Pooling::All) if first < end => {
+                let each = (first..end).map(|at| pool(at - start, 1, last && at + 1 == end));
+                builder.batch.pools.extend(each);
             }
             None if first < end => {
                 builder.batch.scores.push(Score {

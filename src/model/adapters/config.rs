@@ -41,7 +41,8 @@ const OTHER_METHODS: [(&str, &str); 5] = [
 /// What the arithmetic of an adapter depends on.
 #[derive(Debug)]
 pub(super) struct AdapterConfig {
-    rank: u32,
+    /// `None`: as many as the rows of A.
+    rank: Option<u32>,
     alpha: f64,
     ranks: Vec<(Regex, f64)>,
     alphas: Vec<(Regex, f64)>,
@@ -61,7 +62,7 @@ impl AdapterConfig {
         }
         check_arithmetic(&config)?;
         Ok(Self {
-            rank: config.required_integer("r", 1..=RANK_MAX)?,
+            rank: Some(config.required_integer("r", 1..=RANK_MAX)?),
             alpha: config.number("lora_alpha", 0.0..=ALPHA_MAX)?.unwrap_or(8.0),
             ranks: patterns(&config, "rank_pattern")?,
             alphas: patterns(&config, "alpha_pattern")?,
@@ -69,15 +70,31 @@ impl AdapterConfig {
         })
     }
 
-    /// The rank of a module, by its name without the prefix of peft.
-    pub(super) fn rank(&self, module: &str) -> u32 {
-        first_match(&self.ranks, module).map_or(self.rank, |rank| rank as u32)
+    /// What a GGUF file says, of all modules.
+    pub(super) fn of_gguf(alpha: f64) -> Self {
+        Self {
+            rank: None,
+            alpha,
+            ranks: Vec::new(),
+            alphas: Vec::new(),
+            root: false,
+        }
     }
 
-    /// The factor of a module's product.
-    pub(super) fn scale(&self, module: &str) -> f32 {
-        let rank = f64::from(self.rank(module));
+    /// The rank of a module, by its name without the prefix of peft, if the config says it.
+    pub(super) fn rank(&self, module: &str) -> Option<u32> {
+        let own = first_match(&self.ranks, module);
+        own.map(|rank| rank as u32).or(self.rank)
+    }
+
+    /// The factor of a module's product, which has this rank.
+    pub(super) fn scale(&self, module: &str, rank: u32) -> f32 {
+        let rank = f64::from(rank);
         let alpha = first_match(&self.alphas, module).unwrap_or(self.alpha);
+        // llama.cpp takes 0 for a file that does not say it; peft's adapters with 0 change nothing.
+        if self.rank.is_none() && alpha == 0.0 {
+            return 1.0;
+        }
         (alpha / if self.root { rank.sqrt() } else { rank }) as f32
     }
 }

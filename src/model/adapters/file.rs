@@ -2,6 +2,7 @@
 
 use super::config::{AdapterConfig, CONFIG};
 use crate::model::error::LoadError;
+use crate::model::gguf::GgufAdapter;
 use crate::model::safetensors::Safetensors;
 use crate::model::source::{Element, TensorInfo, TensorSource};
 use crate::plan::WeightFormat;
@@ -44,11 +45,31 @@ pub(super) struct LowRank {
     pub(super) a: Vec<f32>,
     /// `[rows × rank]`, times the factor.
     pub(super) b: Vec<f32>,
+    /// Rows of B are in the order of interleaved rotation, as llama.cpp stores q and k of some families.
+    pub(super) is_interleaved: bool,
 }
 
 impl Adapter {
-    /// Opens a folder with an adapter of peft.
-    pub fn open(folder: &Path) -> Result<Self, LoadError> {
+    /// The files of its folder.
+    pub const FILES: [&str; 2] = [CONFIG, TENSORS];
+
+    /// Opens a folder with an adapter of peft, or a GGUF file.
+    pub fn open(place: &Path) -> Result<Self, LoadError> {
+        if !place.is_file() {
+            return Self::open_folder(place);
+        }
+        let file = GgufAdapter::open(place)?;
+        let mut adapter = Self::read(&AdapterConfig::of_gguf(file.alpha), file.tensors.as_ref())?;
+        for (module, change) in &mut adapter.modules {
+            let is_rotated = [".q_proj", ".k_proj"]
+                .iter()
+                .any(|end| module.ends_with(end));
+            change.is_interleaved = file.is_interleaved && is_rotated;
+        }
+        Ok(adapter)
+    }
+
+    fn open_folder(folder: &Path) -> Result<Self, LoadError> {
         let config_file = folder.join(CONFIG);
         let label = config_file.display().to_string();
         let json = platform::read_file(&config_file, CONFIG_BYTES_MAX)
@@ -67,6 +88,12 @@ impl Adapter {
     /// Digest of everything that answers depend on.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
+    }
+
+    /// The largest rank of its changes.
+    pub fn rank(&self) -> u32 {
+        let ranks = self.modules.values().map(|change| change.rank);
+        ranks.max().unwrap_or(0)
     }
 
     /// The widest format in which its matrices are stored.
@@ -97,7 +124,7 @@ impl Adapter {
         let mut modules = BTreeMap::new();
         for (module, halves) in halves {
             let low_rank = low_rank(config, source.name(), &module, halves)?;
-            hasher.update(&config.scale(&module).to_le_bytes());
+            hasher.update(&config.scale(&module, low_rank.rank).to_le_bytes());
             modules.insert(module, low_rank);
         }
         source.check()?;
@@ -218,7 +245,7 @@ fn low_rank(
     };
     let a = a.ok_or_else(|| refused("A", format!("is missing, but there is {module}.lora_B")))?;
     let b = b.ok_or_else(|| refused("B", format!("is missing, but there is {module}.lora_A")))?;
-    let rank = config.rank(module);
+    let rank = config.rank(module).unwrap_or(a.rows);
     if a.rows != rank {
         let message = format!("has {} rows, but {CONFIG} says rank {rank}", a.rows);
         return Err(refused("A", message));
@@ -227,12 +254,13 @@ fn low_rank(
         let message = format!("has {} columns, but lora_A has {rank} rows", b.columns);
         return Err(refused("B", message));
     }
-    let scale = config.scale(module);
+    let scale = config.scale(module, rank);
     Ok(LowRank {
         rank,
         columns: a.columns,
         rows: b.rows,
         a: a.values,
         b: b.values.iter().map(|value| value * scale).collect(),
+        is_interleaved: false,
     })
 }

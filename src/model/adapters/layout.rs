@@ -1,7 +1,9 @@
 //! Where a model has room for adapters, and what a slot holds of an adapter.
 
+use super::file::LowRank;
 use super::{Adapter, AdapterRoom};
 use crate::model::error::LoadError;
+use crate::model::gguf::interleaved_row;
 use crate::model::spec::ModelSpec;
 use crate::model::weights::{self, Adaptable};
 use crate::plan::WeightFormat;
@@ -10,12 +12,15 @@ use half::{bf16, f16};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The matrices of a model that adapters may change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterLayout {
     pub(super) room: AdapterRoom,
     pub(super) targets: Vec<Target>,
+    /// Elements of a head.
+    head_dim: u32,
 }
 
 /// A matrix of the plan.
@@ -84,12 +89,20 @@ impl Target {
     }
 }
 
-/// What a slot holds of an adapter, or of several with factors.
+/// What a slot holds: an adapter, or several with factors. Its matrices are made when they are written to the device,
+/// so that a request with factors of its own costs no memory.
 pub struct SlotContent {
     /// Tells contents apart.
     pub digest: [u8; 32],
-    /// A and B of each target, as whole rows of the plan's weights.
-    pub(super) matrices: Vec<[Bytes; 2]>,
+    matrices: Matrices,
+}
+
+/// Where the matrices of a content come from.
+enum Matrices {
+    /// Adapters of a model, each with a factor.
+    Sum(Arc<AdapterLayout>, Vec<(Arc<Adapter>, f32)>),
+    /// They are there.
+    Given(Vec<Bytes>),
 }
 
 impl fmt::Debug for SlotContent {
@@ -101,12 +114,23 @@ impl fmt::Debug for SlotContent {
 }
 
 impl SlotContent {
-    /// A content without matrices, for models that have none.
+    /// A content with these matrices, for models without arithmetic.
     #[doc(hidden)]
-    pub fn empty(digest: [u8; 32]) -> Self {
+    pub fn given(digest: [u8; 32], matrices: Vec<Bytes>) -> Self {
         Self {
             digest,
-            matrices: Vec::new(),
+            matrices: Matrices::Given(matrices),
+        }
+    }
+
+    /// A and B of each matrix of the model, as whole rows of the plan's weights.
+    pub(super) fn matrices(&self) -> Box<dyn Iterator<Item = Bytes> + '_> {
+        match &self.matrices {
+            Matrices::Given(matrices) => Box::new(matrices.iter().cloned()),
+            Matrices::Sum(layout, parts) => {
+                let targets = layout.targets.iter();
+                Box::new(targets.flat_map(|target| target.fill(layout, parts)))
+            }
         }
     }
 }
@@ -118,6 +142,7 @@ impl AdapterLayout {
         Self {
             room,
             targets: targets.collect(),
+            head_dim: spec.layers.first().map_or(0, |layer| layer.head_dim),
         }
     }
 
@@ -167,59 +192,83 @@ impl AdapterLayout {
 
     /// The content of a slot: the sum of adapters, each times a factor. They have been [checked](Self::check). `None`
     /// if their ranks exceed the slot's together.
-    pub fn fill(&self, adapters: &[(&Adapter, f32)]) -> Option<SlotContent> {
+    pub fn combine(self: &Arc<Self>, parts: &[(Arc<Adapter>, f32)]) -> Option<SlotContent> {
+        let mut ranks: BTreeMap<&str, u32> = BTreeMap::new();
         let mut hasher = blake3::Hasher::new_derive_key("folio 2026 content of an adapter slot");
-        for (adapter, factor) in adapters {
+        for (adapter, factor) in parts {
             hasher.update(&adapter.digest).update(&factor.to_le_bytes());
+            for (name, change) in &adapter.modules {
+                *ranks.entry(own_name(name)).or_default() += change.rank;
+            }
         }
-        let matrices = self
-            .targets
-            .iter()
-            .map(|target| self.fill_target(target, adapters));
-        Some(SlotContent {
+        let fits = ranks.values().all(|rank| *rank <= self.room.rank);
+        fits.then(|| SlotContent {
             digest: *hasher.finalize().as_bytes(),
-            matrices: matrices.collect::<Option<_>>()?,
+            matrices: Matrices::Sum(self.clone(), parts.to_vec()),
         })
     }
+}
 
-    fn fill_target(&self, target: &Target, adapters: &[(&Adapter, f32)]) -> Option<[Bytes; 2]> {
-        let width = target.width(&self.room) as usize;
-        let columns = target.columns as usize;
+impl Target {
+    /// A and B of adapters, each times a factor.
+    fn fill(&self, layout: &AdapterLayout, parts: &[(Arc<Adapter>, f32)]) -> [Bytes; 2] {
+        let room = &layout.room;
+        let (width, columns) = (self.width(room) as usize, self.columns as usize);
         let mut a = vec![0.0; width * columns];
-        let mut b = vec![0.0; target.rows as usize * width];
-        for (module, at) in target
-            .modules
-            .iter()
-            .zip((0..).step_by(self.room.rank as usize))
-        {
-            let mut next: usize = at;
-            for (adapter, factor) in adapters {
+        let mut b = vec![0.0; self.rows as usize * width];
+        for (module, first) in self.modules.iter().zip((0..).step_by(room.rank as usize)) {
+            let mut at: usize = first;
+            for (adapter, factor) in parts {
                 let Some(change) = adapter.change_of(&module.name) else {
                     continue;
                 };
                 let rank = change.rank as usize;
-                if next + rank > at + self.room.rank as usize {
-                    return None;
-                }
-                a[next * columns..][..rank * columns].copy_from_slice(&change.a);
-                for run in &module.runs {
-                    for (to, from) in (run.to as usize..).zip(run.from.clone()) {
-                        let row = &change.b[from as usize * rank..][..rank];
-                        let own = &mut b[to * width + next..][..rank];
-                        for (own, value) in own.iter_mut().zip(row) {
-                            *own = value * factor * run.factor;
-                        }
-                    }
-                }
-                next += rank;
+                a[at * columns..][..rank * columns].copy_from_slice(&change.a);
+                module.fill_back(&mut b, (width, at), (change, *factor), layout.head_dim);
+                at += rank;
             }
         }
-        Some([a, b].map(|values| encode(self.room.format, &values)))
+        [a, b].map(|values| encode(room.format, &values))
+    }
+}
+
+impl Module {
+    /// Writes its rows of an adapter's B, times a factor, to the columns from `at` on of a matrix of this width.
+    fn fill_back(
+        &self,
+        b: &mut [f32],
+        (width, at): (usize, usize),
+        (change, factor): (&LowRank, f32),
+        head_dim: u32,
+    ) {
+        let rank = change.rank as usize;
+        for run in &self.runs {
+            for (to, from) in (run.to as usize..).zip(run.from.clone()) {
+                let row = change.back_row(from as usize, head_dim as usize);
+                let own = &mut b[to * width + at..][..rank];
+                for (own, value) in own.iter_mut().zip(row) {
+                    *own = value * factor * run.factor;
+                }
+            }
+        }
+    }
+}
+
+impl LowRank {
+    /// A row of B, by its number in a checkpoint of the base, whose heads have `head_dim` rows.
+    fn back_row(&self, row: usize, head_dim: usize) -> &[f32] {
+        let stored = if self.is_interleaved {
+            interleaved_row(row, head_dim)
+        } else {
+            row
+        };
+        let rank = self.rank as usize;
+        &self.b[stored * rank..][..rank]
     }
 }
 
 impl Adapter {
-    fn change_of(&self, module: &str) -> Option<&super::file::LowRank> {
+    fn change_of(&self, module: &str) -> Option<&LowRank> {
         let mut modules = self.modules.iter();
         modules.find_map(|(name, change)| (own_name(name) == module).then_some(change))
     }

@@ -128,11 +128,11 @@ impl SlotContent {
         slot: u32,
     ) -> impl Iterator<Item = (WeightId, u32, Bytes)> + 'a {
         let own = plan.with_adapters(false).weights.len();
-        let weights = (own..).zip(self.matrices.iter().flatten());
+        let weights = (own..).zip(self.matrices());
         weights.map(move |(weight, bytes)| {
             let spec = &plan.weights[weight];
             let rows = spec.rows / spec.experts;
-            (WeightId(weight as u32), slot * rows, bytes.clone())
+            (WeightId(weight as u32), slot * rows, bytes)
         })
     }
 }

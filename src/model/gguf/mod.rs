@@ -4,6 +4,7 @@
 //! `tokenizer.json`, so that the rest of folio treats both alike. Tensors are repacked losslessly into device formats
 //! as they are read ([`blocks`]).
 
+mod adapter;
 mod blocks;
 mod config;
 mod encode;
@@ -22,6 +23,7 @@ use super::source::{Element, TensorInfo, TensorRead, TensorSource};
 use super::spec::ModelSpec;
 use super::stored::Stored;
 use crate::platform::{self, FileAccess, ModelFile};
+pub(super) use adapter::GgufAdapter;
 use blocks::BlockType;
 use bytes::Bytes;
 use families::Family;
@@ -574,7 +576,7 @@ fn factor_of(
 }
 
 /// The file's row for row `row` of a matrix whose heads are stored in pairs: `(i, i + head / 2)` adjacent.
-fn interleaved_row(row: usize, head: usize) -> usize {
+pub(super) fn interleaved_row(row: usize, head: usize) -> usize {
     let (start, within) = (row / head * head, row % head);
     start + 2 * (within % (head / 2)) + within / (head / 2)
 }

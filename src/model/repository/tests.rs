@@ -21,6 +21,32 @@ fn refused(all: &[&str], requested: Option<&str>, part: &str) {
 }
 
 #[test]
+fn the_files_of_sentence_transformers_come_with_a_model() {
+    let taken = [
+        "config.json",
+        "model.safetensors",
+        "vocab.txt",
+        "modules.json",
+        "config_sentence_transformers.json",
+        "sentence_bert_config.json",
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+    ];
+    let others = [
+        "2_Dense/pytorch_model.bin",
+        "2_Normalize/config.json",
+        "Dense/config.json",
+        "x_Dense/config.json",
+    ];
+    let Ok(Selection::Folder { files, .. }) = select(&names(&[&taken[..], &others].concat()), None)
+    else {
+        panic!("it is a folder");
+    };
+    assert_eq!(files, names(&taken));
+}
+
+#[test]
 fn a_folder_takes_what_is_loaded_and_nothing_else() {
     let all = [
         ".gitattributes",

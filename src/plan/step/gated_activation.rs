@@ -46,6 +46,19 @@ impl Activation {
     }
 }
 
+/// The error function, by its series `2/√π · e^(−x²) · Σ 2ⁿ x^(2n + 1) / (2n + 1)!!`, whose terms are all of one sign.
+pub(crate) fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..150 {
+        term *= 2.0 * x * x / f64::from(2 * n + 1);
+        sum += term;
+    }
+    std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
+}
+
 /// What the activated gate is multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Up {

@@ -30,6 +30,7 @@ pub use attend_paged::AttendPaged;
 pub use attend_rows::AttendRows;
 pub use copy_blocks::CopyBlocks;
 pub use embed::{Embed, RowId};
+pub(crate) use gated_activation::erf;
 pub use gated_activation::{Activation, GatedActivation, Gates, Up};
 pub use gated_norm::GatedNorm;
 pub use gather_rows::GatherRows;

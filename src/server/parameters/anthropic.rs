@@ -132,7 +132,7 @@ impl MessagesRequest {
             field: "output_config.format",
         });
         let sampling = SamplingRequest {
-            model: target.model,
+            target,
             fields: sampling,
             queueing,
             form,

@@ -2,6 +2,7 @@
 //! define their types. `read` reads a request by the table. `anthropic`, `responses` and `ollama` have the fields of
 //! other APIs and translate them to a chat turn. The other files check fields that depend on each other.
 
+pub(crate) mod adapters;
 pub(crate) mod anthropic;
 pub(crate) mod beams;
 pub(crate) mod conversation;
@@ -22,4 +23,5 @@ pub(crate) mod thinking;
 pub(crate) mod thought_budget;
 pub(crate) mod tools;
 pub(crate) mod turns;
+pub(crate) mod vectors;
 pub(crate) mod vocabulary;

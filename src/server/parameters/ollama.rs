@@ -408,7 +408,7 @@ impl OllamaSettings {
             parsing: Parsing::default(),
         };
         let sampling = SamplingRequest {
-            model: target.model,
+            target,
             fields,
             queueing,
             form: self.format.flatten().map(|spec| Structure {

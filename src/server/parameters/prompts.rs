@@ -64,6 +64,12 @@ impl Prompt {
 }
 
 impl Prompts {
+    /// Whether all are texts.
+    pub(crate) fn are_texts(&self) -> bool {
+        let mut prompts = self.0.iter();
+        prompts.all(|prompt| matches!(prompt, Prompt::Text(_)))
+    }
+
     /// Prompts that are texts.
     pub(crate) fn texts(texts: Vec<String>) -> Self {
         Self(texts.into_iter().map(Prompt::Text).collect())
@@ -112,6 +118,20 @@ impl Prompts {
         Ok(prompts)
     }
 
+    /// The last `most` token ids of each prompt, between the special tokens that the tokenizer adds to a text.
+    pub(crate) async fn encode_ending(
+        self,
+        state: &ModelState,
+        most: usize,
+    ) -> Result<Vec<Vec<u32>>, ApiError> {
+        let encode = move |tokenizer: &Tokenizer, text: &str| cut(tokenizer, text, (most, true));
+        let mut prompts = self.encode_with(state, encode).await?;
+        for ids in &mut prompts {
+            ids.drain(..ids.len().saturating_sub(most));
+        }
+        Ok(prompts)
+    }
+
     async fn encode_with(
         self,
         state: &ModelState,
@@ -140,14 +160,28 @@ pub(crate) fn beginning(
     text: &str,
     most: usize,
 ) -> Result<Vec<u32>, TokenizerError> {
+    cut(tokenizer, text, (most, false))
+}
+
+/// At most so many tokens of a text: its first ones, or its last ones between those that the tokenizer adds.
+fn cut(
+    tokenizer: &Tokenizer,
+    text: &str,
+    (most, keeps_end): (usize, bool),
+) -> Result<Vec<u32>, TokenizerError> {
     let mut ids = tokenizer.encode(text, true)?;
     let surplus = ids.len().saturating_sub(most);
     if surplus > 0 {
         let bare = tokenizer.encode(text, false)?;
         let before =
             (0..=ids.len().saturating_sub(bare.len())).find(|&at| ids[at..].starts_with(&bare));
+        let start = before.unwrap_or(0);
         let end = before.map_or(ids.len(), |before| before + bare.len());
-        ids.drain(end.saturating_sub(surplus)..end);
+        if keeps_end {
+            ids.drain(start..(start + surplus).min(end));
+        } else {
+            ids.drain(end.saturating_sub(surplus)..end);
+        }
         ids.truncate(most);
     }
     Ok(ids)

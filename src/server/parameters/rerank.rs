@@ -1,9 +1,9 @@
-//! The fields of `/v1/rerank` (Jina's, Cohere's and vLLM's names, or TEI's) and of `/score` (vLLM's).
+//! The fields of `/v1/rerank` (Jina's, Cohere's and vLLM's names, or TEI's), and of `/score` and `/classify` (vLLM's).
 
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
-use crate::server::parameters::kinds::{Choice, Flag, Integer, Optional, Required, Text};
-use crate::server::parameters::prompts::{AlwaysTrue, not_empty};
+use crate::server::parameters::kinds::{Choice, Flag, Integer, NotZero, Optional, Required, Text};
+use crate::server::parameters::prompts::{Prompts, PromptsKind};
 use crate::server::parameters::table::{INPUTS_MAX, Queueing, Target};
 use crate::server::wire::error::ApiError;
 use serde_json::{Value, json};
@@ -15,13 +15,12 @@ fields! {
         instruction: Option<String> = Optional(Text::ANY),
         /// Keep only this many of each document's first tokens; 0 keeps all.
         max_tokens_per_doc: Option<i64> = Optional(Integer { min: 0, max: Most::Context }),
-        /// Another name of `max_tokens_per_doc`.
-        truncate_prompt_tokens: Option<i64> = Optional(Integer { min: 1, max: Most::Context }),
+        /// Keep this many tokens of a pair (with a head for classes) or of a document; -1 keeps as many as fit.
+        truncate_prompt_tokens: Option<i64> = Optional(NotZero(Integer { min: -1, max: Most::Context })),
         /// Which side of a document that is too long is cut: `right` (the default) keeps its beginning.
         truncation_side: Option<&'static str> = Optional(Choice(&["left", "right"])),
-        /// Scores are probabilities or cosines in any case.
-        #[expect(dead_code)]
-        use_activation: Option<()> = Optional(AlwaysTrue),
+        /// False: report logits or the logarithm of the odds instead of probabilities; a cosine stays as it is.
+        use_activation: bool = Flag(true),
     }
     refuses {
         activation: "a score is a probability or a cosine",
@@ -63,8 +62,8 @@ fields! {
         raw_scores: bool = Flag(false),
         /// Repeat each text in its result.
         return_text: bool = Flag(false),
-        /// Cut a text that does not fit into the context.
-        truncate: bool = Flag(false),
+        /// Cut a text that does not fit into the context; it is refused otherwise.
+        truncate: bool = Flag(true),
         /// Texts are cut at their end.
         #[expect(dead_code)]
         truncation_direction: Option<&'static str> = Optional(Choice(&["Right", "right"])),
@@ -126,11 +125,34 @@ fields! {
     }
 }
 
+fields! {
+    /// `POST /classify`.
+    ClassifyRequest with target: Target, queueing: Queueing {
+        /// What to classify: a text, several, a list of token ids, or several lists.
+        input: Prompts = Required(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
+        /// Encode texts with the special tokens that the tokenizer adds.
+        add_special_tokens: bool = Flag(true),
+        /// False: report logits.
+        use_activation: bool = Flag(true) => activation = Flag(true),
+    }
+    refuses {
+        messages: "`input` says what to classify",
+    }
+    ignores {
+        padding: "texts of different lengths are computed side by side",
+    }
+}
+
 impl Judging {
     /// Maximum tokens of a document.
     pub(crate) fn document_tokens_max(&self) -> Option<usize> {
         let most = self.max_tokens_per_doc.or(self.truncate_prompt_tokens);
         most.filter(|most| *most > 0).map(|most| most as usize)
+    }
+
+    /// Whether what does not fit is cut.
+    pub(crate) fn is_cut_to_fit(&self) -> bool {
+        self.truncate_prompt_tokens == Some(-1)
     }
 
     /// Whether a document that is too long keeps its end.
@@ -147,9 +169,9 @@ impl Kind for Document {
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<String, ApiError> {
         match value {
-            Value::String(text) => not_empty(at, text),
+            Value::String(text) => Ok(text),
             Value::Object(mut map) => match map.remove("text") {
-                Some(Value::String(text)) => not_empty(&format!("{at}.text"), text),
+                Some(Value::String(text)) => Ok(text),
                 _ => Err(ApiError::missing(format!("{at}.text"))),
             },
             other => Err(wrong(at, "a text, or an object with `text`", &other)),
@@ -157,7 +179,7 @@ impl Kind for Document {
     }
 
     fn schema(&self, _: &Bounds) -> Value {
-        let text = json!({"type": "string", "minLength": 1});
+        let text = json!({"type": "string"});
         json!({"anyOf": [text, {"type": "object", "required": ["text"], "properties": {"text": text}}]})
     }
 }

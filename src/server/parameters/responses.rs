@@ -221,7 +221,7 @@ impl ResponsesRequest {
             left_out,
         };
         let sampling = SamplingRequest {
-            model: target.model,
+            target,
             fields: sampling,
             queueing,
             form: spec.map(|spec| Structure {

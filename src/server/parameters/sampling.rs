@@ -1,19 +1,19 @@
 //! [`SamplingRequest`]: what chat, completions and llama.cpp's completion ask for, in one form; and [`Sampling`]: what
 //! follows from it.
 
-use crate::engine::request::SlotContent;
 use crate::engine::request::{
     DrawParams, LOGIT_BIAS, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint,
 };
 use crate::platform::SystemTime;
 use crate::server::guards::access::Client;
+use crate::server::parameters::adapters;
 use crate::server::parameters::beams::{self, StopAtText};
 use crate::server::parameters::samplers::OtherSamplers;
 use crate::server::parameters::structured::{self, Structure};
-use crate::server::parameters::table::{Queueing, SamplingFields};
+use crate::server::parameters::table::{Queueing, SamplingFields, Target};
 use crate::server::parameters::thought_budget::ThoughtBudget;
 use crate::server::parameters::vocabulary;
-use crate::server::state::{ModelState, ServerOptions};
+use crate::server::state::{AskedAdapters, ModelState, ServerOptions};
 use crate::server::traces::RequestTrace;
 use crate::server::wire::error::{ApiError, Names};
 use crate::text::answer::{AnswerFormat, AnswerParser, ToolChoice};
@@ -24,8 +24,8 @@ use std::time::Duration;
 
 /// What a request asks for, whatever API it came from.
 pub(crate) struct SamplingRequest {
-    /// The served name.
-    pub(crate) model: Option<String>,
+    /// The served name, and the adapters.
+    pub(crate) target: Target,
     pub(crate) fields: SamplingFields,
     pub(crate) queueing: Queueing,
     /// The form of the answer, from a field that only this API has.
@@ -72,7 +72,7 @@ pub(crate) struct Sampling {
     /// Texts that an answer may not have.
     bad_words: Vec<String>,
     truncation: Truncation,
-    adapter: Option<Arc<SlotContent>>,
+    pub(crate) adapters: Option<AskedAdapters>,
     cache_salt: Option<String>,
     priority: i32,
     client: Client,
@@ -156,7 +156,6 @@ impl SamplingRequest {
         client: Client,
     ) -> Result<(Sampling, Option<Structure>), ApiError> {
         let info = state.ready()?;
-        let model = state.model(self.model.clone())?;
         let this = self.limited(state.options.max_new_tokens);
         let params = this.params(&state.options.defaults)?;
         let shown = this.shown(&state.shared.options);
@@ -164,8 +163,10 @@ impl SamplingRequest {
             fields,
             queueing,
             form,
+            target,
             ..
         } = this;
+        let (model, adapters) = adapters::asked(state, target)?;
         let sampling = Sampling {
             best: fields.n.unwrap_or(1) as usize,
             silent: this.echo && this.max_tokens == Some(0),
@@ -184,7 +185,7 @@ impl SamplingRequest {
             allowed_ids: fields.allowed_token_ids.unwrap_or_default(),
             bad_words: fields.bad_words.unwrap_or_default(),
             truncation: Truncation::new(&queueing, info.max_model_len - 1),
-            adapter: state.adapter(&model).map(|adapter| adapter.content.clone()),
+            adapters,
             model,
             cache_salt: queueing.cache_salt,
             priority: queueing.priority.unwrap_or(0) as i32,
@@ -265,7 +266,7 @@ impl Sampling {
         Request {
             prompt,
             params: self.params.clone(),
-            adapter: self.adapter.clone(),
+            adapter: self.adapters.as_ref().map(|asked| asked.content.clone()),
             cache_salt: self.cache_salt.clone(),
             priority: self.priority,
             client: self.client.0,
@@ -522,6 +523,15 @@ impl Truncation {
             self.most.map(|most| most as usize)
         } else {
             None
+        }
+    }
+
+    /// The number of last tokens that are kept, if it is the last ones.
+    pub(crate) fn ending(&self) -> Option<usize> {
+        if self.keeps_beginning {
+            None
+        } else {
+            self.most.map(|most| most as usize)
         }
     }
 

@@ -6,7 +6,7 @@
 //! sampling parameters are the engine's constants, and the engine checks them.
 
 use crate::engine::request::{
-    LENGTH_PENALTY, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX,
+    ADAPTER_SCALE, LENGTH_PENALTY, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX,
 };
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::Most;
@@ -20,7 +20,7 @@ use crate::server::parameters::kinds::sampling::{
 };
 use crate::server::parameters::kinds::structured::{FormatType, JsonSchema, Notation, TagPart};
 use crate::server::parameters::kinds::{
-    Boolean, Choice, Closed, Count, EmbdNormalize, Flag, Integer, MaybeEmpty, Needed, Nested,
+    Boolean, Choice, Closed, Count, EmbdNormalize, Flag, Integer, List, MaybeEmpty, Needed, Nested,
     NotZero, Number, Optional, Required, Strings, Text, TokenIds,
 };
 use crate::server::parameters::prompts::{ExtraFiles, Prompts, PromptsKind};
@@ -29,6 +29,11 @@ use crate::server::parameters::tools::{ToolChoice, Tools};
 use crate::text::GrammarSpec;
 use serde_json::{Map, Value};
 
+/// Maximum bytes of the name and the path of an adapter.
+const ADAPTER_NAME_BYTES_MAX: usize = 256;
+const ADAPTER_PATH_BYTES_MAX: usize = 4096;
+/// Names of poolings.
+pub(crate) const POOLINGS: &[&str] = &["cls", "last", "max", "mean", "weightedmean"];
 /// Maximum inputs of one embeddings request, as in OpenAI's API.
 pub(crate) const INPUTS_MAX: i64 = 2048;
 
@@ -37,14 +42,28 @@ fields! {
     Target {
         /// A served name; by default, and if it is empty, the first.
         model: Option<String> = MaybeEmpty(Optional(Text::ANY)),
+        /// The adapters that change the answer, as llama.cpp's server takes them; by default those of `/lora-adapters`.
+        lora: Option<Vec<AdapterPart>> = Optional(List { of: Nested::<AdapterPart>::new(), most: ADAPTER_PARTS_MAX }),
     }
     refuses {
-        lora: "name an adapter of --lora-modules as `model`",
         lora_path: "name an adapter of --lora-modules as `model`",
         lora_request: "name an adapter of --lora-modules as `model`",
         media_io_kwargs: "models take text only",
         mm_processor_kwargs: "models take text only",
         multi_modal_data: "models take text only",
+    }
+}
+
+/// Maximum number of adapters that one answer takes.
+pub(crate) const ADAPTER_PARTS_MAX: usize = 64;
+
+fields! {
+    /// An adapter in an answer.
+    AdapterPart {
+        /// Its number in `GET /lora-adapters`.
+        id: i64 = Required(Integer { min: 0, max: Most::Fixed(u32::MAX as i64) }),
+        /// What its change is multiplied by; 1 by default.
+        scale: Option<f32> = Optional(Within(ADAPTER_SCALE)),
     }
 }
 
@@ -81,6 +100,19 @@ fields! {
         session_id: "the prefix cache serves every request",
         store: "answers are not stored",
         truncation: "a prompt that is too long is refused unless `truncate_prompt_tokens` cuts it",
+    }
+}
+
+impl Queueing {
+    /// The same for another part of a request.
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            priority: self.priority,
+            cache_salt: self.cache_salt.clone(),
+            truncate_prompt_tokens: self.truncate_prompt_tokens,
+            truncation_side: self.truncation_side,
+            user: None,
+        }
     }
 }
 
@@ -393,8 +425,9 @@ fields! {
         endianness: Option<&'static str> = Optional(Choice(&["native", "little", "big"])),
         /// Elements to keep of each vector.
         dimensions: Option<i64> = Optional(Integer { min: 1, max: Most::Embedding }),
-        /// The hidden state of the last token, or the mean over all; by default as the model's files say.
-        pooling: Option<&'static str> = Optional(Choice(&["last", "mean"])),
+        /// Which hidden states count: by default as the model's files say; others than `last` and `mean` of encoders
+        /// only.
+        pooling: Option<&'static str> = Optional(Choice(POOLINGS)),
         /// Scale vectors to length one.
         normalize: bool = Flag(true) => embd_normalize = EmbdNormalize => use_activation = Flag(true),
     }
@@ -410,6 +443,8 @@ fields! {
         input: Prompts = Required(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
         /// Encode texts with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
+        /// The name of the prompt of the model's files that is put before texts; the default one if there is one.
+        prompt_name: Option<String> = Optional(Text::ANY),
     }
     refuses {
         messages: "`input` says what to embed",
@@ -422,8 +457,9 @@ fields! {
         /// What to embed: a text, several, a list of token ids, or several lists.
         content: Option<Prompts> = Needed(Optional(PromptsKind { most: Most::Fixed(INPUTS_MAX) }))
             => input = Optional(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
-        /// The hidden state of the last token, or the mean over all; by default as the model's files say.
-        pooling: Option<&'static str> = Optional(Choice(&["last", "mean"])),
+        /// Which hidden states count: by default as the model's files say; others than `last` and `mean` of encoders
+        /// only.
+        pooling: Option<&'static str> = Optional(Choice(POOLINGS)),
         /// How vectors are scaled: 2 to length one, -1 not at all.
         embd_normalize: bool = EmbdNormalize,
     }
@@ -437,6 +473,33 @@ fields! {
     }
     refuses {
         add_special_tokens: "the chat template writes special tokens",
+    }
+}
+
+fields! {
+    /// `POST /v1/load_lora_adapter`.
+    LoadAdapterRequest {
+        /// The name that requests call it by.
+        lora_name: String = Required(Text { bytes_max: ADAPTER_NAME_BYTES_MAX }),
+        /// Where it is in the folder of --lora-folder.
+        lora_path: String = Required(Text { bytes_max: ADAPTER_PATH_BYTES_MAX }),
+        /// It replaces an adapter of this name.
+        load_inplace: bool = Flag(false),
+    }
+    ignores {
+        base_model_name: "the shapes of its tensors tell whether it is of the base",
+        is_3d_lora_weight: "the shapes of its tensors tell it",
+    }
+}
+
+fields! {
+    /// `POST /v1/unload_lora_adapter`.
+    UnloadAdapterRequest {
+        /// The name of the adapter.
+        lora_name: String = Required(Text { bytes_max: ADAPTER_NAME_BYTES_MAX }),
+    }
+    ignores {
+        lora_int_id: "adapters are unloaded by name",
     }
 }
 

@@ -13,7 +13,7 @@ use crate::engine::request::{
 use crate::platform::Instant;
 use crate::server::counters::Metrics;
 use crate::server::parameters::sampling::{Sampling, Shape};
-use crate::server::state::{Answering, Counted, ModelState};
+use crate::server::state::{AdapterUse, Answering, Counted, ModelState};
 use crate::server::traces::{OpenTrace, RequestTrace, Usage};
 use crate::server::wire::error::ApiError;
 use crate::text::TextStream;
@@ -127,6 +127,7 @@ pub(crate) struct Generation {
     started: Instant,
     /// `None` if traces are not asked for.
     trace: Option<OpenTrace>,
+    adapter_use: AdapterUse,
     usage: Arc<Usage>,
     _active: Counted,
 }
@@ -404,6 +405,7 @@ impl Generation {
             metrics: state.metrics.clone(),
             started: Instant::now(),
             trace,
+            adapter_use: AdapterUse::waiting(sampling.adapters.as_ref()),
             usage: Usage::new(prompt_tokens),
             _active: active,
         })
@@ -464,6 +466,7 @@ impl Generation {
                 .request_queue_time
                 .observe(self.started.elapsed().as_secs_f64());
             self.trace.iter_mut().for_each(OpenTrace::admitted);
+            self.adapter_use.run();
         }
         taken?;
         let new_tokens = choice.completion_tokens - tokens;

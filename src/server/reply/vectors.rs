@@ -46,6 +46,18 @@ enum Vector {
     Base64(String),
 }
 
+/// A reply in JSON. Serialized directly: as JSON values, f32 would become f64 with more digits.
+pub(crate) fn json_of(content: &impl Serialize) -> Result<Response, ApiError> {
+    let body = serde_json::to_string(content).map_err(|_| ApiError::internal())?;
+    Ok(([(CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
+}
+
+/// Numbers as base64 of little-endian 32-bit floats.
+pub(crate) fn base64_of(numbers: &[f32]) -> String {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
 impl VectorForm {
     pub(crate) fn new(fields: &VectorFields) -> Self {
         Self {

@@ -84,7 +84,7 @@ fn turn(request: ChatRequest) -> Result<Turn, ApiError> {
     Ok(Turn {
         conversation: Conversation::new(request.conversation)?,
         sampling: SamplingRequest {
-            model: request.target.model,
+            target: request.target,
             fields: request.sampling,
             queueing: request.queueing,
             form: None,

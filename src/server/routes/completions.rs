@@ -28,7 +28,7 @@ pub(crate) async fn completions(
     let info = state.ready()?;
     let echo = request.echo;
     let sampling = SamplingRequest {
-        model: request.target.model,
+        target: request.target,
         fields: request.sampling,
         queueing: request.queueing,
         form: None,

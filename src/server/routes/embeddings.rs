@@ -2,16 +2,18 @@
 //! server, `content` instead of `input` asks for that form on both.
 //!
 //! An embedding is the hidden state of the first or of the last token, or the mean over all tokens, after the model's
-//! final norm: as the request says, or the model's files. It is scaled to length one unless the request disables that.
+//! final norm: as the request says, or the model's files, which may say more. It is scaled to length one unless the
+//! request disables that.
 //! `docs/embeddings.md` is for users.
 
-use crate::engine::handle::EngineInfo;
+use crate::engine::handle::{EngineInfo, through};
 use crate::engine::request::{
     Event, Pooling, PromptEvent, Request as EngineRequest, RequestError, SamplingParams,
     SubmitError,
 };
 use crate::platform;
 use crate::server::guards::{Client, read_object};
+use crate::server::parameters::adapters::base;
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::prompts::{Prompt, Prompts};
 use crate::server::parameters::read;
@@ -19,15 +21,13 @@ use crate::server::parameters::sampling::Truncation;
 use crate::server::parameters::table::{
     EmbeddingChatRequest, EmbeddingRequest, LlamaEmbeddingRequest, Queueing,
 };
-use crate::server::reply::vectors::{VectorForm, Vectors};
+use crate::server::reply::vectors::{VectorForm, Vectors, json_of};
 use crate::server::routes::chat;
 use crate::server::state::{ModelState, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, Names, name_of};
-use crate::text::sentence::RowsOfText;
-use axum::body::Body;
+use crate::text::sentence::{self, RowsOfText};
 use axum::extract::{Request, State};
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use futures_util::{StreamExt, TryStreamExt};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -38,17 +38,27 @@ const NAMES: Names = &[("prompt", "input")];
 const LLAMA_NAMES: Names = &[("prompt", "content")];
 /// Maximum inputs of one request that are submitted at once, so that it does not fill the queue.
 const INPUTS_AT_ONCE: usize = 16;
+/// Products of numbers that take as long as encoding a byte of text.
+const PRODUCTS_PER_BYTE: usize = 100;
 
 /// What to embed, and how.
 pub(crate) struct Inputs {
     prompts: Prompts,
     queueing: Queueing,
-    add_special: bool,
+    pub(crate) add_special: bool,
     /// `None`: as the model's files say.
-    pooling: Option<Pooling>,
-    normalize: bool,
-    /// Leave out the end of what does not fit into the context.
+    pub(crate) pooling: Option<RowsOfText>,
+    /// The name of the prompt that is put before texts; `None`: the default one of the model's files.
+    pub(crate) prompt_name: Option<String>,
+    pub(crate) normalize: bool,
+    /// Leave out what does not fit into the context.
     pub(crate) truncates: bool,
+    /// Leave out the beginning of that, not its end.
+    pub(crate) keeps_end: bool,
+    /// Maximum tokens of an input; `None`: as many as the model reads.
+    pub(crate) tokens_max: Option<usize>,
+    /// All rows are wanted, not a vector made of them.
+    keeps_rows: bool,
     /// The engine's field names and the request's, where they differ.
     pub(crate) names: Names,
     /// Number of leading elements to keep.
@@ -63,8 +73,12 @@ impl Inputs {
             queueing,
             add_special: true,
             pooling: None,
+            prompt_name: None,
             normalize: true,
             truncates: false,
+            keeps_end: false,
+            tokens_max: None,
+            keeps_rows: false,
             names: NAMES,
             dimensions: None,
         }
@@ -92,6 +106,7 @@ pub(crate) async fn embeddings(
         Asked::Inputs(request) => {
             let inputs = Inputs {
                 add_special: request.add_special_tokens,
+                prompt_name: request.prompt_name,
                 ..Inputs::new(request.input, request.queueing)
             };
             (request.target, request.form, inputs)
@@ -109,7 +124,7 @@ pub(crate) async fn embeddings(
             (request.target, request.form, inputs)
         }
     };
-    let model = state.base(target.model)?;
+    let model = base(&state, &target)?;
     let inputs = Inputs {
         pooling: pooling(form.pooling),
         normalize: form.normalize,
@@ -163,7 +178,7 @@ async fn llama_form(
     client: Client,
     request: LlamaEmbeddingRequest,
 ) -> Result<Response, ApiError> {
-    state.base(request.target.model)?;
+    base(state, &request.target)?;
     let content = request
         .content
         .ok_or_else(|| ApiError::missing("content"))?;
@@ -181,51 +196,122 @@ async fn llama_form(
             embedding: [vector],
         })
         .collect();
-    let body = serde_json::to_string(&entries).map_err(|_| ApiError::internal())?;
-    Ok(([(CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
+    json_of(&entries)
 }
 
-fn pooling(name: Option<&str>) -> Option<Pooling> {
+/// The pooling that a request names.
+pub(crate) fn pooling(name: Option<&str>) -> Option<RowsOfText> {
     Some(match name? {
-        "mean" => Pooling::Mean,
-        _ => Pooling::Last,
+        "cls" => RowsOfText::First,
+        "max" => RowsOfText::Max,
+        "mean" => RowsOfText::Mean,
+        "weightedmean" => RowsOfText::WeightedMean,
+        _ => RowsOfText::Last,
     })
 }
 
-/// The pooling of requests that name none.
-fn usual_pooling(state: &ModelState, info: &EngineInfo) -> Pooling {
-    match state.text.sentence.as_ref().map(|sentence| sentence.rows) {
-        Some(RowsOfText::First) => Pooling::First,
-        Some(RowsOfText::Mean) => Pooling::Mean,
-        None if info.computes_whole_sequences => Pooling::Mean,
-        Some(RowsOfText::Last) | None => Pooling::Last,
+/// How the rows of texts become vectors.
+struct TextPooling {
+    poolings: Vec<RowsOfText>,
+    /// Number of first rows that do not count.
+    skipped: usize,
+}
+
+impl TextPooling {
+    /// What a request asks for; else what the model's files say; else the usual one.
+    fn new(state: &ModelState, info: &EngineInfo, asked: Option<RowsOfText>) -> Self {
+        let own = || state.text.sentence.as_ref().map(|own| own.poolings.clone());
+        let usual = if info.computes_whole_sequences {
+            RowsOfText::Mean
+        } else {
+            RowsOfText::Last
+        };
+        let asked = asked.map(|one| vec![one]);
+        Self {
+            poolings: asked.or_else(own).unwrap_or_else(|| vec![usual]),
+            skipped: 0,
+        }
+    }
+
+    /// What the engine pools; all rows if more is to be done with them.
+    fn of_engine(&self) -> Pooling {
+        match (&self.poolings[..], self.skipped) {
+            ([RowsOfText::First], 0) => Pooling::First,
+            ([RowsOfText::Last], _) => Pooling::Last,
+            ([RowsOfText::Mean], 0) => Pooling::Mean,
+            _ => Pooling::All,
+        }
+    }
+
+    /// The vector of a text from what the engine gave for its so many tokens.
+    fn vector(&self, given: Vec<f32>, tokens: usize) -> Vec<f32> {
+        match self.of_engine() {
+            Pooling::All => {
+                let columns = given.len() / tokens.max(1);
+                sentence::pool(&given, columns, self.skipped, &self.poolings)
+            }
+            _ => given,
+        }
     }
 }
 
 /// Maximum tokens of an input: the context, or less if the model's files say so.
-fn tokens_max(state: &ModelState, info: &EngineInfo) -> u32 {
-    let sentence = state.text.sentence.as_ref();
-    let own = sentence.and_then(|sentence| sentence.max_tokens);
+pub(crate) fn tokens_max(state: &ModelState, info: &EngineInfo) -> u32 {
+    let own = if info.computes_whole_sequences {
+        state.text.encoder_tokens_max()
+    } else {
+        let sentence = state.text.sentence.as_ref();
+        sentence.and_then(|sentence| sentence.max_tokens)
+    };
     let own = own.and_then(|own| u32::try_from(own).ok());
     own.map_or(info.max_model_len, |own| own.min(info.max_model_len))
 }
 
-/// The inputs as the model's files want them: with their prompt, and lowercased.
-fn prepared(state: &ModelState, mut prompts: Prompts) -> Prompts {
-    let Some(sentence) = &state.text.sentence else {
-        return prompts;
+/// The prompt that is put before texts.
+fn prompt<'a>(state: &'a ModelState, name: Option<&str>) -> Result<Option<&'a str>, ApiError> {
+    let sentence = state.text.sentence.as_ref();
+    let Some(name) = name else {
+        return Ok(sentence.and_then(|own| own.default_prompt.as_deref()));
     };
+    let prompts = sentence.map(|own| &own.prompts);
+    let found = prompts.and_then(|prompts| prompts.get(name));
+    found.map(|text| Some(text.as_str())).ok_or_else(|| {
+        let names = prompts.into_iter().flat_map(|prompts| prompts.keys());
+        let names = names.map(String::as_str).collect::<Vec<_>>().join(", ");
+        let message = match names.as_str() {
+            "" => "`prompt_name`: this model's files have no prompts".to_owned(),
+            names => format!("`prompt_name`: this model's prompts are {names}, not {name}"),
+        };
+        ApiError::invalid("prompt_name", message)
+    })
+}
+
+/// The inputs as the model's files want them: with their prompt, and lowercased.
+fn prepared(state: &ModelState, mut prompts: Prompts, before: Option<&str>) -> Prompts {
+    let lowercases = state.text.sentence.as_ref();
+    let lowercases = lowercases.is_some_and(|own| own.lowercases);
     for prompt in &mut prompts.0 {
         if let Prompt::Text(text) = prompt {
-            if let Some(own) = &sentence.default_prompt {
-                text.insert_str(0, own);
-            }
-            if sentence.lowercases {
+            text.insert_str(0, before.unwrap_or_default());
+            if lowercases {
                 *text = text.to_lowercase();
             }
         }
     }
     prompts
+}
+
+/// The number of rows that a prompt before a text takes, and the special tokens before it.
+fn prompt_rows(state: &ModelState, before: &str) -> usize {
+    let Some(tokenizer) = &state.text.tokenizer else {
+        return 0;
+    };
+    if before.is_empty() {
+        return 0;
+    }
+    let ids = tokenizer.encode(before, true).unwrap_or_default();
+    let ends = ids.last().is_some_and(|last| tokenizer.is_special(*last));
+    ids.len() - usize::from(ends)
 }
 
 /// The token that ends a text, of a tokenizer that adds one at each end.
@@ -245,75 +331,161 @@ pub(crate) async fn vectors(
     client: Client,
     inputs: Inputs,
 ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    if state.ready()?.classes.is_some() {
+        let message = "this model has a head for classes: use /rerank, /score or /classify";
+        return Err(ApiError::unsupported("model", message));
+    }
+    let info = state.ready()?;
+    let (dimensions, normalize) = (inputs.dimensions, inputs.normalize);
+    let (rows, counts) = rows(state, client, inputs).await?;
+    let rows = through_dense(state, info, rows).await?;
+    let vectors = rows.into_iter();
+    let vectors = vectors.map(|vector| finished(vector, dimensions, normalize));
+    Ok((vectors.collect(), counts.iter().sum()))
+}
+
+/// The hidden states of all tokens of inputs, and the number of tokens.
+pub(crate) async fn token_rows(
+    state: &ModelState,
+    client: Client,
+    mut inputs: Inputs,
+) -> Result<(Vec<Vec<Vec<f32>>>, usize), ApiError> {
+    inputs.keeps_rows = true;
+    let (given, counts) = rows(state, client, inputs).await?;
+    let all = given.iter().zip(&counts).map(|(given, tokens)| {
+        let columns = (given.len() / tokens.max(&1)).max(1);
+        given.chunks(columns).map(<[f32]>::to_vec).collect()
+    });
+    Ok((all.collect(), counts.iter().sum()))
+}
+
+/// What the dense modules of a model make of pooled rows.
+async fn through_dense(
+    state: &ModelState,
+    info: &EngineInfo,
+    rows: Vec<Vec<f32>>,
+) -> Result<Vec<Vec<f32>>, ApiError> {
+    let wanted = state.text.sentence.as_ref().map_or(0, |own| own.dense);
+    let layers = info.dense.clone();
+    let fits = layers
+        .first()
+        .is_none_or(|first| rows.iter().all(|row| row.len() == first.inputs()));
+    if layers.len() != wanted || !fits {
+        let message = "the dense modules in this model's folder are not those of its rows";
+        return Err(ApiError::unsupported("model", message));
+    }
+    if layers.is_empty() {
+        return Ok(rows);
+    }
+    let work: usize = layers
+        .iter()
+        .map(|layer| layer.inputs() * layer.outputs())
+        .sum();
+    // A product costs less than a byte of text.
+    let bytes = rows.len() * work / PRODUCTS_PER_BYTE;
+    let vector = move |row: &Vec<f32>| {
+        let vector = through(&layers, row).into_iter();
+        vector.map(|x| x as f32).collect()
+    };
+    state
+        .shared
+        .offload(bytes, move || rows.iter().map(vector).collect())
+        .await
+}
+
+/// The pooled rows of inputs, or all rows of each one after the other, and the numbers of their tokens.
+pub(crate) async fn rows(
+    state: &ModelState,
+    client: Client,
+    inputs: Inputs,
+) -> Result<(Vec<Vec<f32>>, Vec<usize>), ApiError> {
     let info = state.ready()?;
     if info.embedding_len == 0 {
-        return Err(ApiError::unsupported(
-            "model",
-            "this model does not support embeddings",
-        ));
+        let message = "this model does not support embeddings";
+        return Err(ApiError::unsupported("model", message));
     }
-    let Inputs {
-        prompts,
-        queueing,
-        add_special,
-        pooling,
-        normalize,
-        truncates,
-        names,
-        dimensions,
-    } = inputs;
-    let room = tokens_max(state, info);
-    let truncation = Truncation::new(&queueing, room);
-    let prompts = prepared(state, prompts);
-    let pooling = pooling.unwrap_or_else(|| usual_pooling(state, info));
-    let base = base_request(queueing, client, pooling);
-    let checked = base.check_without_prompt(info.vocab, info.max_model_len);
-    checked.map_err(|error| ApiError::refused(&error, names))?;
+    let (keeps_rows, names) = (inputs.keeps_rows, inputs.names);
+    let mut pooling = TextPooling::new(state, info, inputs.pooling);
+    let before = prompt(state, inputs.prompt_name.as_deref())?;
+    let sentence = state.text.sentence.as_ref();
+    // Token ids come with whatever belongs before them.
+    if sentence.is_some_and(|own| !own.pools_prompt) && inputs.prompts.are_texts() {
+        pooling.skipped = before.map_or(0, |before| prompt_rows(state, before));
+    }
+    let of_engine = if keeps_rows {
+        Pooling::All
+    } else {
+        pooling.of_engine()
+    };
+    let base = base_request(&inputs.queueing, client, of_engine);
+    base.check_without_prompt(info.vocab, info.max_model_len)
+        .map_err(|error| ApiError::refused(&error, names))?;
+    let inputs = token_ids(state, info, inputs, before).await?;
+    let counts: Vec<usize> = inputs.iter().map(Vec::len).collect();
+    let requests = inputs.into_iter().map(|ids| EngineRequest {
+        prompt: ids.into(),
+        ..base.clone()
+    });
+    let given = pooled(state, requests, names).await?;
+    if keeps_rows {
+        return Ok((given, counts));
+    }
+    let rows = given.into_iter().zip(&counts);
+    let rows = rows.map(|(given, tokens)| pooling.vector(given, *tokens));
+    Ok((rows.collect(), counts))
+}
 
-    if !truncates && !truncation.is_asked() {
+/// The token ids of inputs after a prompt, each as long as the model reads it.
+async fn token_ids(
+    state: &ModelState,
+    info: &EngineInfo,
+    inputs: Inputs,
+    before: Option<&str>,
+) -> Result<Vec<Vec<u32>>, ApiError> {
+    let (names, add_special) = (inputs.names, inputs.add_special);
+    let room = tokens_max(state, info);
+    let own = inputs.tokens_max.and_then(|most| u32::try_from(most).ok());
+    let room = own.map_or(room, |own| own.min(room));
+    let truncation = Truncation::new(&inputs.queueing, room);
+    let prompts = prepared(state, inputs.prompts, before);
+    if !inputs.truncates && !truncation.is_asked() {
         prompts.check_bytes(name_of("prompt", names), info)?;
     }
-    let most = match truncation.beginning() {
-        Some(most) if add_special => Some(most),
-        _ if truncates => Some(room as usize),
+    let cut = match (truncation.beginning(), truncation.ending()) {
+        (Some(most), _) if add_special => Some((most, false)),
+        // Of an encoder, the tokens at both ends belong to every text.
+        (_, Some(most)) if add_special && info.computes_whole_sequences => Some((most, true)),
+        _ if inputs.truncates => Some((room as usize, inputs.keeps_end)),
         _ => None,
     };
-    let inputs = encoded(state, prompts, most, add_special).await?;
-    let inputs: Vec<_> = inputs.into_iter().map(|ids| truncation.of(ids)).collect();
-    check_lengths(&inputs, room).map_err(|error| ApiError::refused(&error, names))?;
-    let prompt_tokens = inputs.iter().map(Vec::len).sum();
+    let ids = encoded(state, prompts, cut, add_special).await?;
+    let ids: Vec<_> = ids.into_iter().map(|ids| truncation.of(ids)).collect();
+    check_lengths(&ids, room).map_err(|error| ApiError::refused(&error, names))?;
+    Ok(ids)
+}
+
+/// The pooled rows of requests.
+pub(crate) async fn pooled(
+    state: &ModelState,
+    requests: impl Iterator<Item = EngineRequest>,
+    names: Names,
+) -> Result<Vec<Vec<f32>>, ApiError> {
     let _active = state.count_answer();
-    let all = inputs.into_iter().map(|ids| {
-        embed(
-            state,
-            EngineRequest {
-                prompt: ids.into(),
-                ..base.clone()
-            },
-            names,
-        )
-    });
-    let vectors: Vec<_> = futures_util::stream::iter(all)
+    let all = requests.map(|request| embed(state, request, names));
+    futures_util::stream::iter(all)
         .buffered(INPUTS_AT_ONCE)
         .try_collect()
-        .await?;
-    Ok((
-        vectors
-            .into_iter()
-            .map(|vector| finished(vector, dimensions, normalize))
-            .collect(),
-        prompt_tokens,
-    ))
+        .await
 }
 
 /// A request for a vector, without its prompt.
-fn base_request(queueing: Queueing, client: Client, pooling: Pooling) -> EngineRequest {
+pub(crate) fn base_request(queueing: &Queueing, client: Client, pooling: Pooling) -> EngineRequest {
     EngineRequest {
         params: SamplingParams {
             max_tokens: Some(1),
             ..SamplingParams::default()
         },
-        cache_salt: queueing.cache_salt,
+        cache_salt: queueing.cache_salt.clone(),
         priority: queueing.priority.unwrap_or(0) as i32,
         client: client.0,
         pooling: Some(pooling),
@@ -321,15 +493,17 @@ fn base_request(queueing: Queueing, client: Client, pooling: Pooling) -> EngineR
     }
 }
 
-/// The ids of inputs, or the first `most` of each. What was cut ends as a whole text does.
+/// The ids of inputs, or so many of the first or of the last ones of each. What was cut ends as a whole text does.
 async fn encoded(
     state: &ModelState,
     prompts: Prompts,
-    most: Option<usize>,
+    cut: Option<(usize, bool)>,
     add_special: bool,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
-    let Some(most) = most else {
-        return prompts.encode(state, add_special).await;
+    let most = match cut {
+        None => return prompts.encode(state, add_special).await,
+        Some((most, true)) => return prompts.encode_ending(state, most).await,
+        Some((most, false)) => most,
     };
     let mut inputs = prompts.encode_beginning(state, most).await?;
     if let Some(end) = end_token(state) {
@@ -341,7 +515,7 @@ async fn encoded(
 }
 
 /// Fails if an input has more tokens than there is room for.
-fn check_lengths(inputs: &[Vec<u32>], room: u32) -> Result<(), SubmitError> {
+pub(crate) fn check_lengths(inputs: &[Vec<u32>], room: u32) -> Result<(), SubmitError> {
     match inputs.iter().find(|ids| ids.len() > room as usize) {
         Some(long) => Err(SubmitError::PromptTooLong {
             tokens: u32::try_from(long.len()).unwrap_or(u32::MAX),
@@ -375,7 +549,11 @@ async fn embed(
 }
 
 /// Truncates and normalizes one vector.
-fn finished(mut vector: Vec<f32>, dimensions: Option<usize>, normalize: bool) -> Vec<f32> {
+pub(crate) fn finished(
+    mut vector: Vec<f32>,
+    dimensions: Option<usize>,
+    normalize: bool,
+) -> Vec<f32> {
     vector.truncate(dimensions.unwrap_or(usize::MAX));
     let length = vector
         .iter()

@@ -5,13 +5,17 @@
 
 use crate::engine::request::{DrawDefaults, DrawParams, SamplingParams};
 use crate::server::guards::Client;
+use crate::server::parameters::adapters::numbers;
 use crate::server::parameters::conversation::Conversation;
+use crate::server::parameters::kind::{Bounds, Kind as _};
+use crate::server::parameters::kinds::{List, Nested};
 use crate::server::parameters::prompts::GapFields;
 use crate::server::parameters::read;
 use crate::server::parameters::samplers::PENALTY_WINDOW;
 use crate::server::parameters::sampling::SamplingRequest;
 use crate::server::parameters::table::{
-    InfillRequest, LlamaRequest, LlamaSettings, RenderChatRequest, SamplingFields, Target,
+    ADAPTER_PARTS_MAX, AdapterPart, InfillRequest, LlamaRequest, LlamaSettings, RenderChatRequest,
+    SamplingFields, Target,
 };
 use crate::server::reply::llama::{Asked, LlamaReply};
 use crate::server::reply::respond;
@@ -24,7 +28,6 @@ use crate::text::{ChatTemplate, TextModel};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 /// The engine's field names and llama.cpp's, where they differ.
@@ -86,12 +89,18 @@ pub(crate) async fn slot() -> ApiError {
     ApiError::not_implemented("cached prompts belong to no slot: use `--kv-disk`, or `folio cache`")
 }
 
-/// Adapters are not served.
-pub(crate) async fn adapters() -> Json<Value> {
-    Json(json!([]))
+/// The adapters of the model, with their factors in answers of the base; several models have none.
+pub(crate) async fn adapters(State(server): State<ServerState>) -> Json<Value> {
+    let model = server.models.one();
+    let entries = model.map(|model| model.adapters.entries());
+    let adapters = entries.unwrap_or_default().into_iter().map(|entry| {
+        let served = entry.served;
+        json!({"id": entry.id, "name": served.name, "path": served.path, "scale": served.scale})
+    });
+    Json(adapters.collect())
 }
 
-/// Sets no adapters.
+/// Sets the factors of adapters in answers of the base; those that are not named have none.
 pub(crate) async fn set_adapters(
     State(server): State<ServerState>,
     request: Request,
@@ -99,15 +108,23 @@ pub(crate) async fn set_adapters(
     let bytes_max = server.shared.options.limits.body_bytes_max;
     let body = axum::body::to_bytes(request.into_body(), bytes_max).await;
     let body = body.map_err(|_| ApiError::body_too_large(bytes_max))?;
-    let adapters: Vec<IgnoredAny> = serde_json::from_slice(&body)
+    let body: Value = serde_json::from_slice(&body)
         .map_err(|error| ApiError::body(format!("the body is no list of adapters: {error}")))?;
-    if adapters.is_empty() {
-        return Ok(Json(json!({"success": true})));
+    let kind = List {
+        of: Nested::<AdapterPart>::new(),
+        most: ADAPTER_PARTS_MAX,
+    };
+    let bounds = Bounds::new(&server.shared.options.limits, None);
+    let parts = kind.read("adapters", body, &bounds)?;
+    match server.models.one() {
+        Some(model) => model.adapters.set_scales(&numbers(&parts))?,
+        None if parts.is_empty() => {}
+        None => {
+            let message = "a server of several models has no adapters";
+            return Err(ApiError::unsupported("id", message));
+        }
     }
-    Err(ApiError::unsupported(
-        "id",
-        "there are no adapters: merge them into the model's files",
-    ))
+    Ok(Json(json!({"success": true})))
 }
 
 /// Settings are fixed when the server starts.
@@ -328,7 +345,7 @@ fn sampling_request(state: &ModelState, target: Target, request: LlamaSettings) 
     } = request;
     let draw = defaults(state.options.draw_defaults, &state.options.defaults).draw;
     SamplingRequest {
-        model: target.model,
+        target,
         fields: SamplingFields {
             temperature: request.temperature.or(Some(draw.temperature)),
             top_k: request

@@ -7,7 +7,7 @@
 use crate::engine::handle::{EngineHandle, EngineInfo, Stat, Stats, Value};
 use crate::platform;
 use crate::server::counters::{HttpResponses, write_histogram};
-use crate::server::state::{ModelView, ServerState};
+use crate::server::state::{AdapterEntry, ModelView, ServerState};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
@@ -24,10 +24,7 @@ struct Series {
 
 impl Series {
     fn new(view: ModelView) -> Self {
-        let model = view.names[0]
-            .replace('\\', "\\\\")
-            .replace('"', "\\\"")
-            .replace('\n', "\\n");
+        let model = escaped(&view.names[0]);
         let engine = view.state.as_ref().map(|state| &state.engine);
         let mut stats = engine.map(EngineHandle::stats).unwrap_or_default();
         stats.requests_waiting += view.waiting as u64;
@@ -141,6 +138,40 @@ fn write_models(text: &mut String, all: &[Series]) {
     });
     let help = "Size and number of the KV blocks.";
     write(text, "cache_config_info", help, samples);
+    write_adapters(text, all);
+}
+
+/// Which adapters are used now. The labels are vLLM's, and so is the value: the time.
+fn write_adapters(text: &mut String, all: &[Series]) {
+    let samples = all.iter().filter_map(
+        |Series {
+             label, info, view, ..
+         }| {
+            let room = info.as_ref()?.adapters.as_ref()?.room();
+            let entries = view.state.as_ref()?.adapters.entries();
+            let names = |count: fn(&AdapterEntry) -> usize| {
+                let used = entries.iter().filter(|entry| count(entry) > 0);
+                let names: Vec<_> = used.map(|entry| escaped(&entry.served.name)).collect();
+                names.join(",")
+            };
+            let labels = format!(
+                "{label},max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
+                room.slots,
+                names(AdapterEntry::running),
+                names(AdapterEntry::waiting),
+            );
+            Some((labels, platform::unix_time()))
+        },
+    );
+    let help = "Adapters in use, with the number of slots for them.";
+    write(text, "lora_requests_info", help, samples);
+}
+
+/// The value of a label.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }
 
 /// What the engines count.

@@ -3,6 +3,8 @@
 
 pub(crate) mod batch;
 pub(crate) mod chat;
+pub(crate) mod classes;
+pub(crate) mod cohere;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod forward;
@@ -17,6 +19,7 @@ pub(crate) mod openapi;
 pub(crate) mod rerank;
 pub(crate) mod responses;
 pub(crate) mod table;
+pub(crate) mod tei;
 pub(crate) mod tokens;
 #[cfg(feature = "server")]
 pub(crate) mod ui;

@@ -45,7 +45,8 @@ fn card(server: &ServerState, model: &ModelView, name: &str) -> Value {
     if let ModelStatus::Failed(reason) = &model.status {
         (status["failed"], status["reason"]) = (true.into(), reason.as_str().into());
     }
-    let adapter = model.state.as_ref().and_then(|state| state.adapter(name));
+    let state = model.state.as_ref();
+    let adapter = state.and_then(|state| state.adapters.named(name));
     json!({
         "id": name,
         "object": "model",
@@ -55,7 +56,7 @@ fn card(server: &ServerState, model: &ModelView, name: &str) -> Value {
         "type": "model",
         "display_name": name,
         "created_at": iso_time(server.shared.created),
-        "root": adapter.map_or(&model.names[0], |adapter| &adapter.path),
+        "root": adapter.as_ref().map_or(&model.names[0], |adapter| &adapter.served.path),
         // The model that an adapter changes.
         "parent": adapter.map(|_| &model.names[0]),
         "max_model_len": context(model),
@@ -63,6 +64,7 @@ fn card(server: &ServerState, model: &ModelView, name: &str) -> Value {
         "status": status,
         "meta": model.facts.as_ref().map(|known| meta(&known.outline)),
         "aliases": model.names.iter().filter(|other| *other != name).collect::<Vec<_>>(),
+        "capabilities": model.facts.as_ref().map(|known| known.outline.capabilities()),
         "tags": [],
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
     })
@@ -197,7 +199,7 @@ pub(crate) async fn sglang_model(
         "model_path": names[0],
         "tokenizer_path": names[0],
         "served_model_name": names[0],
-        "is_generation": true,
+        "is_generation": !known.outline.encodes,
         "max_model_len": known.outline.max_model_len,
         "vocab_size": known.outline.vocab,
     })))

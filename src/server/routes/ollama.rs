@@ -241,7 +241,8 @@ pub(crate) async fn show(
         .template
         .as_ref()
         .map_or("", |template| template.source());
-    let mut capabilities = vec!["completion"];
+    let mut capabilities = Vec::new();
+    capabilities.extend((!outline.encodes).then_some("completion"));
     capabilities.extend((!template.is_empty()).then_some("tools"));
     capabilities.extend((answer_format.reasoning != ReasoningParser::None).then_some("thinking"));
     let fills_gaps = outline
@@ -250,7 +251,8 @@ pub(crate) async fn show(
         .as_ref()
         .is_some_and(|tokenizer| Infill::new(tokenizer).is_some());
     capabilities.extend(fills_gaps.then_some("insert"));
-    capabilities.extend((outline.embedding_len > 0).then_some("embedding"));
+    let gives_vectors = outline.embedding_len > 0 && outline.labels == 0;
+    capabilities.extend(gives_vectors.then_some("embedding"));
     Ok(Json(json!({
         "modelfile": format!("FROM {name}\n"),
         "parameters": "",

@@ -2,13 +2,14 @@
 //!
 //! A reranker is asked, in the words of Qwen3-Reranker, whether a document meets the requirements. Both answers are
 //! found by a beam search of one token, so the score is that of the model's own probabilities. Other models compare
-//! embeddings.
+//! embeddings, unless they have a head for classes.
 
-use crate::engine::handle::EngineInfo;
+use crate::engine::handle::{ClassHead, EngineInfo, Squash};
 use crate::engine::request::{
     BeamParams, Event, Request as EngineRequest, RequestError, SamplingParams,
 };
 use crate::server::guards::{Client, read_object};
+use crate::server::parameters::adapters;
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::rerank::{
@@ -18,6 +19,7 @@ use crate::server::parameters::rerank::{
 use crate::server::parameters::turns::Turns;
 use crate::server::parameters::{read, tools, vocabulary};
 use crate::server::routes::chat;
+use crate::server::routes::classes::{self, Cut, Pairs};
 use crate::server::routes::embeddings::{self, Inputs};
 use crate::server::state::{ModelState, Reranker, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, Names, name_of};
@@ -27,6 +29,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 
 /// The engine's field names and those of these requests, where they differ.
 const NAMES: Names = &[("prompt", "documents")];
@@ -34,7 +37,7 @@ const NAMES: Names = &[("prompt", "documents")];
 const DOCUMENTS_AT_ONCE: usize = 16;
 /// Tokens of the context that a document that is cut leaves free: that of the answer, those that the tokenizer adds,
 /// and those that the document's ends form with its neighbours.
-const TOKENS_AT_ENDS: i64 = 8;
+const TOKENS_AT_ENDS: usize = 8;
 /// The answer that counts.
 const YES: &str = "yes";
 /// From Qwen3-Reranker's documentation.
@@ -85,14 +88,16 @@ async fn rerank_documents(
     client: Client,
     request: RerankDocumentsRequest,
 ) -> Result<Json<Value>, ApiError> {
-    let model = state.base(request.judging.target.model.clone())?;
+    let model = adapters::base(state, &request.judging.target)?;
     let pairs = request
         .documents
         .iter()
         .map(|document| (request.query.clone(), document.clone()))
         .collect();
+    let is_raw = !request.judging.use_activation;
     let (scores, tokens) = scores(state, client, pairs, request.judging, NAMES).await?;
-    let results: Vec<_> = best(scores, request.top_n)
+    let scores = scores.iter().map(|found| found.usual_or_raw(is_raw));
+    let results: Vec<_> = best(scores.collect(), request.top_n)
         .into_iter()
         .map(|(index, score)| {
             let mut result = json!({"index": index, "relevance_score": score});
@@ -115,26 +120,24 @@ async fn rerank_texts(
     mut request: RerankTextsRequest,
 ) -> Result<Json<Value>, ApiError> {
     const NAMES: Names = &[("prompt", "texts")];
-    state.base(request.judging.target.model.clone())?;
-    if request.truncate {
-        let room = room(state, &request.query, &request.judging, NAMES).await?;
-        let asked = request.judging.document_tokens_max();
-        let most = asked.map_or(room, |asked| room.min(asked as i64));
-        request.judging.max_tokens_per_doc = Some(most);
+    adapters::base(state, &request.judging.target)?;
+    if request.truncate && request.judging.truncate_prompt_tokens.is_none() {
+        request.judging.truncate_prompt_tokens = Some(-1);
     }
     let pairs = request
         .texts
         .iter()
         .map(|text| (request.query.clone(), text.clone()))
         .collect();
+    let is_raw = request.raw_scores || !request.judging.use_activation;
     let (scores, _) = scores(state, client, pairs, request.judging, NAMES).await?;
-    let is_raw = request.raw_scores && matches!(state.reranker(), Reranker::YesNo);
+    let scores = scores.iter();
+    let scores = scores.map(|found| if is_raw { found.raw } else { found.share });
     Ok(Json(
-        best(scores, request.top_n)
+        best(scores.collect(), request.top_n)
             .into_iter()
             .map(|(index, score)| {
-                let mut result =
-                    json!({"index": index, "score": if is_raw { log_odds(score) } else { score }});
+                let mut result = json!({"index": index, "score": score});
                 if request.return_text {
                     result["text"] = request.texts[index].as_str().into();
                 }
@@ -158,13 +161,29 @@ fn log_odds(probability: f64) -> f64 {
     (probability / (1.0 - probability)).ln()
 }
 
+/// How well a document answers a query.
+struct Relevance {
+    /// As the model's files say.
+    usual: f64,
+    /// The logit, or the logarithm of the odds; of embeddings, the cosine.
+    raw: f64,
+    /// The probability of which `raw` is the logarithm of the odds; of embeddings, the cosine.
+    share: f64,
+}
+
+impl Relevance {
+    fn usual_or_raw(&self, is_raw: bool) -> f64 {
+        if is_raw { self.raw } else { self.usual }
+    }
+}
+
 /// Tokens of a document that fit into the context beside the query; at least 1.
 async fn room(
     state: &ModelState,
     query: &str,
     judging: &Judging,
     names: Names,
-) -> Result<i64, ApiError> {
+) -> Result<usize, ApiError> {
     let info = state.ready()?;
     let beside = match state.reranker() {
         Reranker::YesNo => {
@@ -174,7 +193,8 @@ async fn room(
         }
         Reranker::Embedding => 0,
     };
-    Ok((i64::from(info.max_model_len) - beside as i64 - TOKENS_AT_ENDS).max(1))
+    let taken = beside + TOKENS_AT_ENDS;
+    Ok((info.max_model_len as usize).saturating_sub(taken).max(1))
 }
 
 /// What is scored, under whatever names.
@@ -262,7 +282,7 @@ pub(crate) async fn score(
         documents,
         judging,
     } = request.await?;
-    let model = state.base(judging.target.model.clone())?;
+    let model = adapters::base(&state, &judging.target)?;
     if queries.len() > 1 && queries.len() != documents.len() {
         let message = format!(
             "`{query}` must be one text, or as many as `{document}` ({}), not {}",
@@ -272,9 +292,11 @@ pub(crate) async fn score(
         return Err(ApiError::invalid(query, message));
     }
     let pairs = queries.iter().cycle().cloned().zip(documents).collect();
+    let is_raw = !judging.use_activation;
     let (scores, tokens) = scores(&state, client, pairs, judging, NAMES).await?;
     let data: Vec<_> = scores
         .into_iter()
+        .map(|found| found.usual_or_raw(is_raw))
         .enumerate()
         .map(|(index, score)| json!({"index": index, "object": "score", "score": score}))
         .collect();
@@ -295,19 +317,84 @@ async fn scores(
     mut pairs: Vec<(String, String)>,
     judging: Judging,
     names: Names,
-) -> Result<(Vec<f64>, usize), ApiError> {
+) -> Result<(Vec<Relevance>, usize), ApiError> {
+    if let Some(head) = state.ready()?.classes.clone() {
+        return classified(state, client, &head, pairs, (judging, names)).await;
+    }
     let longest = judging.instruction.as_ref().map_or(0, String::len);
     if longest > prompt_bytes_max(state.ready()?) {
         let message = "`instruction` is longer than the context";
         return Err(ApiError::invalid("instruction", message));
     }
-    if let Some(most) = judging.document_tokens_max() {
+    let mut most = judging.document_tokens_max();
+    if judging.is_cut_to_fit() {
+        let queries: BTreeSet<_> = pairs.iter().map(|(query, _)| query.clone()).collect();
+        for query in queries {
+            let room = room(state, &query, &judging, names).await?;
+            most = most.into_iter().chain([room]).min();
+        }
+    }
+    if let Some(most) = most {
         pairs = cut(state, pairs, (most, judging.keeps_end()), names).await?;
     }
     match state.reranker() {
-        Reranker::YesNo => judged(state, client, pairs, (&judging, names)).await,
-        Reranker::Embedding => compared(state, client, pairs, (judging, names)).await,
+        Reranker::YesNo => {
+            let (shares, tokens) = judged(state, client, pairs, (&judging, names)).await?;
+            let scores = shares.into_iter().map(|share| Relevance {
+                usual: share,
+                raw: log_odds(share),
+                share,
+            });
+            Ok((scores.collect(), tokens))
+        }
+        Reranker::Embedding => {
+            let (cosines, tokens) = compared(state, client, pairs, (judging, names)).await?;
+            let scores = cosines.into_iter().map(|cosine| Relevance {
+                usual: cosine,
+                raw: cosine,
+                share: cosine,
+            });
+            Ok((scores.collect(), tokens))
+        }
     }
+}
+
+/// What a head for classes with one label makes of the pairs.
+async fn classified(
+    state: &ModelState,
+    client: Client,
+    head: &ClassHead,
+    pairs: Vec<(String, String)>,
+    (judging, names): (Judging, Names),
+) -> Result<(Vec<Relevance>, usize), ApiError> {
+    if head.spec.labels.len() > 1 {
+        let count = head.spec.labels.len();
+        let message = format!("this model tells {count} classes apart: use /classify");
+        return Err(ApiError::unsupported("model", message));
+    }
+    if judging.instruction.is_some() {
+        let message = "`instruction` is for models that read one, not for a head for classes";
+        return Err(ApiError::unsupported("instruction", message));
+    }
+    let cut = Cut {
+        whole: judging.truncate_prompt_tokens,
+        second: judging.max_tokens_per_doc.filter(|most| *most > 0),
+        keeps_end: judging.keeps_end(),
+    };
+    let inputs = pairs.into_iter().map(|(query, document)| [query, document]);
+    let inputs = Pairs {
+        pairs: inputs.collect(),
+        cut,
+        queueing: judging.queueing,
+        names,
+    };
+    let (logits, tokens) = classes::logits_of_pairs(state, client, head, inputs).await?;
+    let scores = logits.iter().map(|logits| Relevance {
+        usual: classes::scores(head.spec.score, logits)[0],
+        raw: logits[0],
+        share: classes::scores(Squash::Sigmoid, logits)[0],
+    });
+    Ok((scores.collect(), tokens))
 }
 
 /// The pairs with at most `most` tokens of each document: its first ones, or its last ones.

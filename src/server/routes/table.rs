@@ -10,21 +10,26 @@ use crate::server::parameters::ollama::{
     OllamaPullRequest, OllamaShowRequest,
 };
 use crate::server::parameters::rerank::{
-    RerankDocumentsRequest, RerankTextsRequest, ScoreDataRequest, ScoreDocumentsRequest,
-    ScoreItemsRequest, ScoreTextsRequest,
+    ClassifyRequest, RerankDocumentsRequest, RerankTextsRequest, ScoreDataRequest,
+    ScoreDocumentsRequest, ScoreItemsRequest, ScoreTextsRequest,
 };
 use crate::server::parameters::responses::{InputTokensRequest, ResponsesRequest};
 use crate::server::parameters::table::{
     ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingChatRequest, EmbeddingRequest,
-    InfillRequest, LlamaEmbeddingRequest, LlamaRequest, LoadRequest, RenderChatRequest,
-    RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
+    InfillRequest, LlamaEmbeddingRequest, LlamaRequest, LoadAdapterRequest, LoadRequest,
+    RenderChatRequest, RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest,
+    TokenizeTextRequest, UnloadAdapterRequest,
+};
+use crate::server::parameters::vectors::{
+    CohereEmbedRequest, PoolingRequest, TeiEmbedAllRequest, TeiEmbedRequest, TeiPredictRequest,
+    TeiSimilarityRequest,
 };
 use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, one_of};
 #[cfg(feature = "server")]
 use crate::server::routes::ui;
 use crate::server::routes::{
-    batch, chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama,
-    rerank, responses, tokens, vllm,
+    batch, chat, classes, cohere, completions, embeddings, health, llama, load, messages, metrics,
+    models, ollama, rerank, responses, tei, tokens, vllm,
 };
 use crate::server::state::ServerState;
 use axum::Json;
@@ -52,6 +57,8 @@ pub(crate) fn routes() -> Vec<Route> {
         embedding_routes(),
         llama_embedding_routes(),
         rerank_routes(),
+        vector_routes(),
+        tei_routes(),
         token_routes(),
         llama_state_routes(),
         llama_routes(),
@@ -124,6 +131,26 @@ fn state_routes() -> Vec<Route> {
             get(metrics::metrics),
             Operation::get(
                 "Metrics as Prometheus text, under vLLM's names.",
+                Answer::Text("text/plain"),
+            ),
+        ),
+        Route::server(
+            &["/v1/load_lora_adapter"],
+            post(vllm::load_adapter),
+            Operation::post(
+                "Reads an adapter from the folder of --lora-folder, which requests then name as their model.",
+                Body::of::<LoadAdapterRequest>(
+                    || json!({"lora_name": "sql", "lora_path": "sql-adapter"}),
+                ),
+                Answer::Text("text/plain"),
+            ),
+        ),
+        Route::server(
+            &["/v1/unload_lora_adapter"],
+            post(vllm::unload_adapter),
+            Operation::post(
+                "Forgets an adapter; answers that use it go on.",
+                Body::of::<UnloadAdapterRequest>(|| json!({"lora_name": "sql"})),
                 Answer::Text("text/plain"),
             ),
         ),
@@ -464,6 +491,91 @@ fn rerank_routes() -> Vec<Route> {
                 Answer::One("ScoreAnswer"),
             ),
         ),
+        Route::model(
+            &["/classify"],
+            post(classes::classify),
+            Operation::post(
+                "The classes of texts, of models with a head for classes.",
+                Body::of::<ClassifyRequest>(|| json!({"input": ["It rains.", "It is great!"]})),
+                Answer::One("ClassifyAnswer"),
+            ),
+        ),
+    ]
+}
+
+/// Vectors in Cohere's form and in vLLM's.
+fn vector_routes() -> Vec<Route> {
+    vec![
+        Route::model(
+            &["/v2/embed"],
+            post(cohere::embed),
+            Operation::post(
+                "Texts as vectors, in Cohere's form.",
+                Body::of::<CohereEmbedRequest>(|| json!({"texts": ["Hello", "A fox"]})),
+                Answer::One("CohereAnswer"),
+            ),
+        ),
+        Route::model(
+            &["/pooling"],
+            post(vllm::pooling),
+            Operation::post(
+                "A vector of each text or of each of its tokens, or classes, in vLLM's form.",
+                Body::of::<PoolingRequest>(|| json!({"input": ["Hello", "A fox"]})),
+                Answer::One("PoolingAnswer"),
+            ),
+        ),
+    ]
+}
+
+/// Routes of Text Embeddings Inference.
+fn tei_routes() -> Vec<Route> {
+    vec![
+        Route::model(
+            &["/embed"],
+            post(tei::embed),
+            Operation::post(
+                "Texts as vectors, in the form of Text Embeddings Inference.",
+                Body::of::<TeiEmbedRequest>(|| json!({"inputs": ["Hello", "A fox"]})),
+                Answer::List("Numbers"),
+            ),
+        ),
+        Route::model(
+            &["/embed_all"],
+            post(tei::embed_all),
+            Operation::post(
+                "A vector of each token of texts, in the form of Text Embeddings Inference.",
+                Body::of::<TeiEmbedAllRequest>(|| json!({"inputs": ["Hello", "A fox"]})),
+                Answer::List("Rows"),
+            ),
+        ),
+        Route::model(
+            &["/similarity"],
+            post(tei::similarity),
+            Operation::post(
+                "Cosines of a text and others, in the form of Text Embeddings Inference.",
+                Body::of::<TeiSimilarityRequest>(
+                    || json!({"inputs": {"source_sentence": "Hello", "sentences": ["Hi", "A fox"]}}),
+                ),
+                Answer::One("Numbers"),
+            ),
+        ),
+        Route::model(
+            &["/predict"],
+            post(tei::predict),
+            Operation::post(
+                "The classes of texts and of pairs, in the form of Text Embeddings Inference.",
+                Body::of::<TeiPredictRequest>(|| json!({"inputs": "It is great!"})),
+                Answer::One("Predictions"),
+            ),
+        ),
+        Route::server(
+            &["/info"],
+            get(tei::info),
+            Operation::get(
+                "The model, in the form of Text Embeddings Inference.",
+                Answer::Object,
+            ),
+        ),
     ]
 }
 
@@ -567,7 +679,7 @@ fn llama_state_routes() -> Vec<Route> {
             &["/lora-adapters"],
             get(llama::adapters).post(llama::set_adapters),
             Operation::get(
-                "The adapters, as llama.cpp's server lists them: there are none.",
+                "The adapters, as llama.cpp's server lists them; POST sets their factors in answers of the base.",
                 Answer::Objects,
             )
             .under(&["get", "post"]),

@@ -28,6 +28,10 @@ pub struct ModelOutline {
     pub block_size: u32,
     /// Tokens of all blocks of the KV pool.
     pub pool_tokens: u64,
+    /// Whether it gives vectors or classes only, and no answers.
+    pub encodes: bool,
+    /// Number of labels of its head for classes; 0 if it has none.
+    pub labels: usize,
     /// Length of an embedding; 0 if the model produces none.
     pub embedding_len: u32,
     /// Bytes of the weights.
@@ -43,6 +47,20 @@ pub(crate) struct ModelFacts {
     pub(crate) answer_format: AnswerFormat,
     /// Name of the device that it is loaded on.
     pub(crate) device: Option<String>,
+}
+
+impl ModelOutline {
+    /// What the model is for, in the words of llama.cpp's and Ollama's clients.
+    pub(crate) fn capabilities(&self) -> Vec<&'static str> {
+        let embeds = self.embedding_len > 0;
+        match (self.encodes, self.labels) {
+            (false, _) if embeds => vec!["completion", "embedding"],
+            (false, _) => vec!["completion"],
+            (true, 0) => vec!["embedding"],
+            (true, 1) => vec!["rerank", "classification"],
+            (true, _) => vec!["classification"],
+        }
+    }
 }
 
 impl fmt::Debug for ModelOutline {

@@ -6,6 +6,7 @@
 //! of them meanwhile.
 
 mod adapters;
+mod adapting;
 mod answering;
 mod compilations;
 mod facts;
@@ -14,7 +15,8 @@ mod model;
 mod models;
 mod residents;
 
-pub use adapters::ServedAdapter;
+pub(crate) use adapters::{AdapterEntry, AdapterUse, AskedAdapters};
+pub use adapters::{AdapterReader, ServedAdapter};
 pub(crate) use answering::Answering;
 use compilations::Compilations;
 pub(crate) use facts::ModelFacts;
@@ -205,6 +207,8 @@ pub struct ServerOptions {
     pub share_prefixes: bool,
     /// LoRA adapters of the model, each served by a name of its own.
     pub adapters: Vec<ServedAdapter>,
+    /// Reads the adapters that clients load; `None`: they may load none.
+    pub adapter_reader: Option<AdapterReader>,
     /// The path under which a proxy offers this server, such as `/llm`; paths of requests may begin with it.
     pub root_path: Option<String>,
     /// Streams end with the numbers of tokens, whatever a request says.
@@ -259,8 +263,6 @@ impl ServerState {
         model_names: Vec<String>,
         options: ServerOptions,
     ) -> Self {
-        let adapters = options.adapters.iter().map(|adapter| adapter.name.clone());
-        let model_names: Vec<String> = model_names.into_iter().chain(adapters).collect();
         let shared = Arc::new(Shared::new(options.clone()));
         let model = ModelState::new(shared.clone(), (engine, text), model_names.into(), options);
         Self {

@@ -1,5 +1,6 @@
 //! [`ModelState`]: what the routes need of the model that a request asks for.
 
+use super::adapters::Adapters;
 use super::answering::Answering;
 use super::{
     Counted, ModelFacts, ModelOutline, Reranker, ServerOptions, Shared, prompt_bytes_max, stem,
@@ -18,10 +19,11 @@ pub(crate) struct ModelState {
     pub(crate) shared: Arc<Shared>,
     pub(crate) engine: EngineHandle,
     pub(crate) text: Arc<TextModel>,
-    /// At least one; answers call the model by the first.
+    /// At least one, beside those of adapters; answers call the model by the first.
     pub(crate) model_names: Arc<[String]>,
     /// The server's, with those of this model.
     pub(crate) options: Arc<ServerOptions>,
+    pub(crate) adapters: Arc<Adapters>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) throughput: Arc<Throughput>,
     pub(crate) answer_format: AnswerFormat,
@@ -51,6 +53,7 @@ impl ModelState {
             engine,
             text,
             model_names,
+            adapters: Arc::new(Adapters::new(options.adapters.clone())),
             options: Arc::new(options),
             metrics: Arc::default(),
             throughput: Arc::default(),
@@ -90,6 +93,11 @@ impl ModelState {
             max_num_seqs: info.max_num_seqs,
             block_size: info.block_size,
             pool_tokens: u64::from(info.blocks) * u64::from(info.block_size),
+            encodes: !info.has_head,
+            labels: info
+                .classes
+                .as_ref()
+                .map_or(0, |head| head.spec.labels.len()),
             embedding_len: info.embedding_len,
             weight_bytes: info.weight_bytes,
             figures: info.figures.clone(),
@@ -108,12 +116,18 @@ impl ModelState {
             Some(name) if self.options.any_model || self.is_served(&name) => Ok(name),
             Some(name) => Err(ApiError::unknown_model(
                 &name,
-                self.model_names.iter().map(String::as_str),
+                self.names().iter().map(String::as_str),
             )),
         }
     }
 
-    /// Whether a name is one of this model's, or the stem of its file.
+    /// All served names: those of the model, then those of its adapters.
+    pub(crate) fn names(&self) -> Arc<[String]> {
+        let own = self.model_names.iter().cloned();
+        own.chain(self.adapters.names()).collect()
+    }
+
+    /// Whether a name is one of this model's or of an adapter, or the stem of its file.
     pub(crate) fn is_served(&self, name: &str) -> bool {
         let is_one = |name: &str| {
             self.model_names
@@ -123,7 +137,9 @@ impl ModelState {
                 .any(|served| served == name)
         };
         // Ollama's clients add the tag that they see in its lists.
-        is_one(name) || name.strip_suffix(":latest").is_some_and(is_one)
+        is_one(name)
+            || name.strip_suffix(":latest").is_some_and(is_one)
+            || self.adapters.named(name).is_some()
     }
 
     /// How documents are judged.

@@ -204,7 +204,7 @@ fn view_of_one(model: &ModelState) -> ModelView {
         Status::Failed => failed(),
     };
     ModelView {
-        names: model.model_names.clone(),
+        names: model.names(),
         file: model.options.file.clone(),
         status,
         state: Some(model.clone()),

@@ -205,6 +205,18 @@ impl ApiError {
         .about("model")
     }
 
+    /// In vLLM's words.
+    pub(crate) fn unknown_adapter(name: &str) -> Self {
+        let message = format!("The lora adapter {} cannot be found.", shorten(name));
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "invalid_request_error",
+            "adapter_not_found",
+            message,
+        )
+        .about("lora_name")
+    }
+
     pub(crate) fn unknown_response(id: &str) -> Self {
         let message = format!("response {} is not stored", shorten(id));
         Self::new(

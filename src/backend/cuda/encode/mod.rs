@@ -165,7 +165,7 @@ impl BatchShape {
             sequences: bucket(count(inputs.sequences.len())).min(capacity.sequences_max),
             logits_rows: sampled(inputs.logits_rows.len()),
             samples: sampled(inputs.samples.len()),
-            pools: pools.next_power_of_two().min(capacity.sequences_max) * pools.min(1),
+            pools: pools.next_power_of_two().min(capacity.pools_max(plan)) * pools.min(1),
             decode,
             apart: decode
                 && inputs

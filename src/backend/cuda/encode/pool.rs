@@ -13,7 +13,7 @@ const THREADS: u32 = 128;
 
 /// Maximum words of one batch's pooled rows.
 pub(in super::super) fn words_max(plan: &Plan, capacity: &Capacity) -> u32 {
-    capacity.sequences_max * plan.pooled_columns()
+    capacity.pools_max(plan) * plan.pooled_columns()
 }
 
 /// Records the launch.

@@ -14,7 +14,7 @@ const WORKGROUP: u32 = 64;
 
 /// Maximum words of all pooled rows of one batch.
 pub(crate) fn words_max(plan: &Plan, capacity: &Capacity) -> u32 {
-    capacity.sequences_max * plan.pooled_columns()
+    capacity.pools_max(plan) * plan.pooled_columns()
 }
 
 /// Records the dispatch.

@@ -7,6 +7,7 @@
 mod commands;
 mod conversation;
 
+use crate::cli::lora::{AdapterArgs, Adapters};
 use crate::cli::options::{EngineArgs, ModelArgs};
 use crate::cli::remote::{Remote, ServerArgs};
 use crate::cli::request::{RequestArgs, server_options, set_fields};
@@ -16,7 +17,7 @@ use crate::cli::terminal::input::{Input, Typed};
 use crate::cli::terminal::output::{note, result};
 use crate::cli::terminal::printer::Printer;
 use crate::cli::terminal::prose;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use commands::Command;
 use conversation::{Conversation, attached};
@@ -43,6 +44,8 @@ pub(crate) struct ChatArgs {
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
+    adapters: AdapterArgs,
+    #[command(flatten)]
     server: ServerArgs,
     /// System message at the start of the conversation
     #[arg(help_heading = "Conversation", long, value_name = "TEXT")]
@@ -56,7 +59,9 @@ pub(crate) struct ChatArgs {
 
 pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     let model = args.model.or_first(args.first.as_deref())?;
-    let mut chat = Chat::open(model, &args.engine, &args.request, args.server.named())?;
+    let adapters = args.adapters.adapters();
+    let server = args.server.named();
+    let mut chat = Chat::open(model, (&args.engine, adapters), &args.request, server)?;
     chat.conversation = Conversation::new(args.system.as_deref());
     chat.is_verbose = args.verbose;
     chat.converse()
@@ -65,11 +70,11 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
 /// A conversation with a system message, if there is one, and whether it tells each answer's speed.
 pub(crate) fn start(
     model: &ModelArgs,
-    engine: &EngineArgs,
+    (engine, adapters): (&EngineArgs, Adapters),
     request: &RequestArgs,
     (system, is_verbose): (Option<&str>, bool),
 ) -> Result<()> {
-    let mut chat = Chat::open(model.clone(), engine, request, None)?;
+    let mut chat = Chat::open(model.clone(), (engine, adapters), request, None)?;
     chat.conversation = Conversation::new(system);
     chat.is_verbose = is_verbose;
     chat.converse()
@@ -80,6 +85,8 @@ struct Chat<'a> {
     runtime: Runtime,
     engine: &'a EngineArgs,
     model: ModelArgs,
+    /// Those of the model.
+    adapters: Adapters,
     /// `None` only while the model changes, or if none could be loaded.
     partner: Option<Partner>,
     /// Fields of the command line.
@@ -101,15 +108,19 @@ enum Partner {
 impl<'a> Chat<'a> {
     fn open(
         model: ModelArgs,
-        engine: &'a EngineArgs,
+        (engine, adapters): (&'a EngineArgs, Adapters),
         request: &RequestArgs,
         server: Option<Remote>,
     ) -> Result<Self> {
+        ensure!(
+            server.is_none() || adapters.is_empty(),
+            "--lora changes a model of this process, not one of a server"
+        );
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let partner = Some(match server {
-            None => Partner::Here(Box::new(open(&model, engine)?)),
+            None => Partner::Here(Box::new(open(&model, engine, &adapters)?)),
             Some(remote) => {
                 let name = model.model.as_ref().map(|_| model.name());
                 let name = remote
@@ -124,6 +135,7 @@ impl<'a> Chat<'a> {
             runtime,
             engine,
             model,
+            adapters,
             partner,
             fields,
             conversation,
@@ -145,6 +157,11 @@ impl<'a> Chat<'a> {
                 "{}. /help lists commands, Ctrl-C stops an answer, Ctrl-D ends.",
                 self.in_words()?
             ));
+            if let Some(Partner::Here(session)) = &self.partner
+                && let Some(advice) = session.advice()
+            {
+                note(advice);
+            }
         }
         loop {
             let text = match input.read()? {
@@ -239,8 +256,10 @@ impl<'a> Chat<'a> {
         }
         let model = self.model.beside(Path::new(name));
         self.partner.take().map_or(Ok(()), Partner::close)?;
-        match open(&model, self.engine) {
+        let adapters = Adapters::default();
+        match open(&model, self.engine, &adapters) {
             Ok(session) => {
+                self.adapters = adapters;
                 (self.model, self.partner) = (model, Some(Partner::Here(Box::new(session))));
                 note(self.in_words()?);
                 Ok(())
@@ -250,7 +269,8 @@ impl<'a> Chat<'a> {
                     "error: {error:#}; going on with {}",
                     self.model.name()
                 ));
-                self.partner = Some(Partner::Here(Box::new(open(&self.model, self.engine)?)));
+                let session = open(&self.model, self.engine, &self.adapters)?;
+                self.partner = Some(Partner::Here(Box::new(session)));
                 Ok(())
             }
         }
@@ -362,8 +382,8 @@ impl<'a> Chat<'a> {
 }
 
 /// Loads a model that has a chat template.
-fn open(model: &ModelArgs, engine: &EngineArgs) -> Result<Session> {
-    let session = Session::start(model, engine)?;
+fn open(model: &ModelArgs, engine: &EngineArgs, adapters: &Adapters) -> Result<Session> {
+    let session = Session::start(model, engine, adapters)?;
     if session.text.tokenizer.is_none() || session.text.template.is_none() {
         session.close()?;
         bail!(

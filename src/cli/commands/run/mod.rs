@@ -7,11 +7,12 @@
 mod batch;
 
 use super::chat;
+use crate::cli::lora::AdapterArgs;
 use crate::cli::options::{EngineArgs, ModelArgs};
 use crate::cli::request::{MAX_TOKENS_ROOM, RequestArgs, server_options, set_default};
 use crate::cli::session::Session;
 use crate::cli::terminal::cost::Meter;
-use crate::cli::terminal::output::note;
+use crate::cli::terminal::output::{note, open_output};
 use crate::cli::terminal::printer::Printer;
 use anyhow::{Context as _, Result, ensure};
 use batch::Batch;
@@ -20,7 +21,7 @@ use folio::server::LocalApi;
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -41,6 +42,8 @@ pub(crate) struct RunArgs {
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    adapters: AdapterArgs,
     /// The same as PROMPT
     #[arg(
         help_heading = "Task",
@@ -155,7 +158,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let Some(task) = args.task(text)? else {
         return chat::start(
             &model,
-            &args.engine,
+            (&args.engine, args.adapters.adapters()),
             &args.request,
             (args.system.as_deref(), args.verbose),
         );
@@ -172,7 +175,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let session = Session::start(&model, &engine)?.wait_ready()?;
+    let session = Session::start(&model, &engine, &args.adapters.adapters())?.wait_ready()?;
     let names = match args.served_model_name.as_slice() {
         [] => vec![model.name()],
         names => names.to_vec(),
@@ -199,15 +202,6 @@ fn open_input(path: &Path) -> Result<Box<dyn BufRead + Send>> {
     }
     Ok(Box::new(BufReader::new(
         File::open(path).with_context(|| path.display().to_string())?,
-    )))
-}
-
-fn open_output(path: Option<&Path>) -> Result<Box<dyn Write>> {
-    let Some(path) = path else {
-        return Ok(Box::new(BufWriter::new(io::stdout())));
-    };
-    Ok(Box::new(BufWriter::new(
-        File::create(path).with_context(|| path.display().to_string())?,
     )))
 }
 

@@ -71,8 +71,8 @@ fn load(
 ) -> Result<LoadedModel> {
     let (started, name) = (Instant::now(), model.names[0].clone());
     ensure!(
-        model.args.lora_modules.is_empty(),
-        "--lora-modules: a server of several models has no adapters"
+        model.args.adapters.adapters().is_empty(),
+        "--lora, --lora-modules, --lora-folder: a server of several models has no adapters"
     );
     let config = Config {
         kv_cache_bytes,

@@ -72,7 +72,7 @@ const OWN_KERNELS: &str = "folio has its own kernels and plans";
 const OWN_SCHEDULER: &str = "the scheduler always does what it is for";
 const LOGGED: &str = "FOLIO_LOG sets what is logged";
 const TEXT_ONLY: &str = "models take text only";
-const ADAPTERS: &str = "--lora-modules names the adapters, which keep their type";
+const ADAPTERS: &str = "--lora-modules names the adapters";
 const PROXY: &str = "let a proxy in front of folio do it";
 const ITS_OWN: &str = "the model's files decide it";
 const POOL: &str = "--kv-cache-dtype and --kv-cache-bytes set the pool";
@@ -247,8 +247,6 @@ const TABLE: &[Foreign] = &[
     ignored("skip-mm-profiling", Switch, TEXT_ONLY),
     ignored("video-pruning-rate", Value, TEXT_ONLY),
     ignored("enable-lora", Switch, ADAPTERS),
-    ignored("max-cpu-loras", Value, ADAPTERS),
-    ignored("lora-dtype", Value, ADAPTERS),
     ignored("lora-extra-vocab-size", Value, ADAPTERS),
     ignored("fully-sharded-loras", Switch, ADAPTERS),
     ignored("enable-layerwise-nvtx-tracing", Switch, OWN_KERNELS),

@@ -17,6 +17,7 @@ mod traces;
 use crate::cli::hub::{self, HubArgs};
 use crate::cli::session::Session;
 use crate::cli::terminal::output::note;
+use crate::cli::{LogFormat, log_to_stderr};
 use access::{Access, AccessArgs};
 use anyhow::{Context as _, Result, anyhow};
 use clap::builder::BoolishValueParser;
@@ -36,6 +37,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{OnceCell, oneshot};
 use traces::{TraceArgs, Traces};
 
+/// What is logged by default: warnings, a line for each request, and what the program tells in any case.
+const LOGGED: &str = "folio=warn,folio::access=info,folio::notes=info";
 /// Interval at which the server checks whether its engine is ready or has ended.
 const POLL: Duration = Duration::from_millis(10);
 /// Ports after a taken one that are tried, to propose one.
@@ -157,6 +160,15 @@ pub(crate) struct ServeArgs {
         default_value = Proxies::LOCAL
     )]
     forwarded_allow_ips: Proxies,
+    /// Form of the lines on stderr: text, or json for one object a line
+    #[arg(
+        help_heading = "Server",
+        long,
+        env = "FOLIO_LOG_FORMAT",
+        value_name = "FORM",
+        default_value = "text"
+    )]
+    log_format: LogFormat,
     /// Seconds after a shutdown signal in which requests are still accepted, while /health already answers 503
     #[arg(
         help_heading = "Server",
@@ -189,10 +201,11 @@ impl Serving {
         let session = Box::new(Session::start_to_serve(
             &model.args.model,
             &model.args.engine,
-            (&model.args.lora_modules, &model.names),
+            (&model.args.adapters.adapters(), &model.names),
         )?);
         let options = ServerOptions {
             defaults: model.defaults(session.defaults()),
+            adapter_reader: model.args.adapters.reader()?,
             ..model.options(options)
         };
         let state = session.api_state_with(model.names.clone(), options);
@@ -249,6 +262,7 @@ async fn when_set<T>(cell: &OnceCell<T>) -> &T {
 
 pub(crate) fn run(args: ServeArgs, given: &ArgMatches) -> Result<()> {
     let (mut args, models, has_tables) = with_config(args, given)?;
+    log_to_stderr(LOGGED, args.log_format);
     if let Some(path) = args.uds.take() {
         args.host = access::place(&format!("{}{path}", access::UNIX)).context("--uds")?;
     }
@@ -445,6 +459,7 @@ fn tell_drain(answers: usize) {
         more => format!(", after the {more} answers that are running"),
     };
     note(format_args!("ending{running}; Ctrl-C again ends at once"));
+    tell_service_manager(false);
 }
 
 /// Prints the server's address and model once it is ready. Returns when the engine of its only model has ended by
@@ -458,6 +473,7 @@ async fn announce((serving, is_open): (&Serving, &AtomicBool), name: &str, addre
         note(format_args!(
             "ready on {address} ({uses}): models are loaded when they are asked for"
         ));
+        tell_service_manager(true);
         return std::future::pending().await;
     };
     let mut told = false;
@@ -472,9 +488,30 @@ async fn announce((serving, is_open): (&Serving, &AtomicBool), name: &str, addre
             note(format_args!(
                 "ready on {address} ({uses}): {name} on {device}, context {context}, {seqs} sequences at once"
             ));
+            if let Some(advice) = session.advice() {
+                note(advice);
+            }
+            tell_service_manager(true);
         }
         tokio::time::sleep(POLL).await;
     }
+}
+
+/// Tells systemd that the server is ready, or that it ends, if systemd started it and asks for that.
+fn tell_service_manager(is_ready: bool) {
+    #[cfg(target_os = "linux")]
+    {
+        let state = if is_ready {
+            sd_notify::NotifyState::Ready
+        } else {
+            sd_notify::NotifyState::Stopping
+        };
+        if let Err(error) = sd_notify::notify(&[state]) {
+            tracing::warn!("systemd was not told: {error}");
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = is_ready;
 }
 
 async fn listen(args: &ServeArgs) -> Result<Listener> {

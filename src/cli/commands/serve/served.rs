@@ -3,7 +3,7 @@
 use super::config::{Arguments, ConfigFile};
 use super::foreign::ForeignArgs;
 use super::generation::{Defaults, GenerationConfig};
-use crate::cli::lora::LoraModule;
+use crate::cli::lora::ServedAdapterArgs;
 use crate::cli::options::{EngineArgs, ModelArgs};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::builder::NonEmptyStringValueParser;
@@ -74,11 +74,8 @@ pub(crate) struct ServedArgs {
     #[arg(help_heading = "Server", long, env = "FOLIO_OVERRIDE_GENERATION_CONFIG", value_name = "JSON",
           value_parser = Defaults::parse)]
     override_generation_config: Option<Defaults>,
-    /// LoRA adapters (folders of peft) that requests name as models, as NAME=PATH or {"name": …, "path": …}; several
-    /// may be used in one step (--max-loras, --max-lora-rank)
-    #[arg(help_heading = "Server", long, env = "FOLIO_LORA_MODULES", value_name = "NAME=PATH", num_args = 1..,
-          value_parser = LoraModule::parse)]
-    pub(crate) lora_modules: Vec<LoraModule>,
+    #[command(flatten)]
+    pub(crate) adapters: ServedAdapterArgs,
     #[command(flatten)]
     pub(crate) foreign: ForeignArgs,
 }

@@ -385,6 +385,32 @@ impl Kind for Choice {
     }
 }
 
+/// A list of some of several strings.
+pub(crate) struct Choices(pub(crate) &'static [&'static str]);
+
+impl Kind for Choices {
+    type Value = Vec<&'static str>;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError> {
+        match value {
+            Value::Array(items) if !items.is_empty() => items
+                .into_iter()
+                .enumerate()
+                .map(|(index, item)| Choice(self.0).read(&format!("{at}[{index}]"), item, bounds))
+                .collect(),
+            other => Err(wrong(
+                at,
+                &format!("a list of {}", self.0.join(", ")),
+                &other,
+            )),
+        }
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        json!({"type": "array", "minItems": 1, "items": Choice(self.0).schema(bounds)})
+    }
+}
+
 /// A list of token ids of the model.
 pub(crate) struct TokenIds;
 
@@ -422,6 +448,35 @@ pub(crate) fn token_id(at: &str, value: &Value, bounds: &Bounds) -> Result<u32, 
 
 pub(crate) fn token_id_schema(bounds: &Bounds) -> Value {
     json!({"type": "integer", "minimum": 0, "maximum": bounds.vocab - 1})
+}
+
+/// A list of at most so many values of a kind.
+pub(crate) struct List<K> {
+    pub(crate) of: K,
+    pub(crate) most: usize,
+}
+
+impl<K: Kind> Kind for List<K> {
+    type Value = Vec<K::Value>;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError> {
+        let Value::Array(values) = value else {
+            return Err(wrong(at, "a list", &value));
+        };
+        if values.len() > self.most {
+            let (most, count) = (self.most, values.len());
+            let message = format!("`{at}` must have at most {most} entries, not {count}");
+            return Err(ApiError::invalid(at, message));
+        }
+        let values = values.into_iter().enumerate();
+        values
+            .map(|(index, value)| self.of.read(&format!("{at}[{index}]"), value, bounds))
+            .collect()
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        json!({"type": "array", "maxItems": self.most, "items": self.of.schema(bounds)})
+    }
 }
 
 /// An object with its own table of fields; unknown keys are ignored.
