@@ -392,8 +392,7 @@ impl FakeBackend {
             .script
             .rounding
             .then(|| u64::from(start) << 32 | u64::from(rows.row_count));
-        let adapter = inputs.adapters.get(index).filter(|slot| **slot != 0);
-        let adapter = adapter.map(|slot| self.adapters[*slot as usize]);
+        let adapter = self.adapter(index, inputs);
         let mut kept = self.states.before(inputs, index);
         let mut views = self.views(index, start, inputs);
         for row in (rows.row_start..rows.row_start + rows.row_count).map(|row| row as usize) {
@@ -423,6 +422,12 @@ impl FakeBackend {
             }
         }
         self.states.store(inputs, index, kept);
+    }
+
+    /// The content of a sequence's adapter slot, if it has one.
+    fn adapter(&self, index: usize, inputs: &BatchInputs) -> Option<u64> {
+        let slot = inputs.adapters.get(index).filter(|slot| **slot != 0)?;
+        Some(self.adapters[*slot as usize])
     }
 
     /// What a sequence's row at `position` sees of earlier rows, in each KV group.

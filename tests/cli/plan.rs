@@ -30,8 +30,8 @@ fn slots_for_adapters_count_as_weights() {
     // With one slot, there is another one without an adapter.
     let slot = two - one;
     assert_eq!(one - none, 2 * slot);
-    // Seven projections of 28 layers, rank 16, f16: A and B have (inputs + outputs) × 16 elements each, and the parts of
-    // fused matrices have an A of their own.
+    // Seven projections of 28 layers, rank 16, f16: A and B have (inputs + outputs) × 16 elements each, and the parts
+    // of fused matrices have an A of their own.
     let widths = [3 * 1024 + 4096, 2048 + 1024, 2 * 1024 + 6144, 3072 + 1024];
     let plain = 28 * 16 * 2 * widths.iter().sum::<u64>();
     assert!((plain..3 * plain).contains(&slot), "{slot} for {plain}");

@@ -4,6 +4,7 @@
 //! A failing seed prints the command that runs it alone: `FOLIO_SIM_SEED=N cargo test --test engine_sim one_seed`.
 //! `FOLIO_SIM_SEEDS` sets how many seeds are tried.
 
+mod adapters;
 mod beams;
 mod costs;
 mod counters;

@@ -5,6 +5,7 @@ mod cases;
 
 pub(crate) use cases::case;
 
+use crate::adapters::matrix;
 use crate::watched::{Watched, watch};
 use crate::{beams, rules, speculation};
 use folio::backend::BackendError;
@@ -76,7 +77,7 @@ impl Shape {
             plain = plain.with_state();
         }
         match &request.adapter {
-            Some(content) => plain.with_adapter(cases::matrix(content.digest)),
+            Some(content) => plain.with_adapter(matrix(content.digest)),
             None => plain,
         }
     }

@@ -1,7 +1,6 @@
 //! Random cases: pools, devices, requests and when they arrive.
 
 use super::*;
-use folio::engine::request::SlotContent;
 
 /// The case of a seed: small pools, shared prefixes, dropped receivers.
 pub(crate) fn case(seed: u64) -> Case {
@@ -51,30 +50,7 @@ pub(crate) fn case(seed: u64) -> Case {
     if random.once_in(3) {
         speculation::speculate(&mut random, &mut case);
     }
-    if random.once_in(4) {
-        adapt(&mut random, &mut case);
-    }
     case
-}
-
-/// Gives requests of a case a few adapters, which may be more than there are slots.
-fn adapt(random: &mut Random, case: &mut Case) {
-    case.shape.adapter_slots = random.within(1, 3);
-    case.config.max_loras = case.shape.adapter_slots;
-    let contents = [1, 2, 3, 4].map(|number| {
-        let digest = [number; 32];
-        let matrix = bytes::Bytes::copy_from_slice(&matrix(digest));
-        Arc::new(SlotContent::given(digest, vec![matrix]))
-    });
-    for arrival in &mut case.arrivals {
-        let content = contents.get(random.below(6) as usize);
-        arrival.request.adapter = content.cloned();
-    }
-}
-
-/// The matrix of an adapter with this digest.
-pub(crate) fn matrix(digest: [u8; 32]) -> [u8; 8] {
-    *digest.first_chunk().expect("a digest is longer")
 }
 
 fn config(random: &mut Random, shape: &Shape) -> Config {
