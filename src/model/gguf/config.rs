@@ -28,10 +28,17 @@ pub(super) fn config_json(
     for field in family.set {
         config[*field] = true.into();
     }
+    for (field, number) in family.constants {
+        config[*field] = (*number).into();
+    }
     for (key, field) in family.numbers {
         if let Some(number) = metadata.integer_or_number(&family.key(key))? {
             config[*field] = number;
         }
+    }
+    let experts = family.integer(metadata, "expert_count")?;
+    if experts.is_some() && experts == family.unnormed_experts {
+        config["use_qk_norm"] = false.into();
     }
     let scaling = match factors {
         [short, long] if short.is_empty() && long.is_empty() => rope_scaling(metadata, family)?,
@@ -180,9 +187,10 @@ fn latent(metadata: &Metadata, family: &Family, config: &mut Value) -> Result<()
     config["partial_rotary_factor"] = 1.0.into();
     // Files of DeepSeek V2 do not say how scores are computed.
     let gating = family.integer(metadata, "expert_gating_func")?.unwrap_or(1);
+    let is_deepseek = family.architecture == "DeepseekV2ForCausalLM";
     match gating {
         1 => config["topk_method"] = "group_limited_greedy".into(),
-        2 => config["architectures"] = json!(["DeepseekV3ForCausalLM"]),
+        2 if is_deepseek => config["architectures"] = json!(["DeepseekV3ForCausalLM"]),
         _ => {
             let message = format!("is {gating}, not 1 (softmax) or 2 (sigmoid)");
             return Err(metadata.invalid(&family.key("expert_gating_func"), message));
@@ -215,7 +223,7 @@ fn layers_differ(
         }
     } else {
         let heads = family.required(metadata, "attention.head_count")?;
-        config["intermediate_size"] = family.integer(metadata, "feed_forward_length")?.into();
+        config[family.mlp_field] = family.integer(metadata, "feed_forward_length")?.into();
         config["num_key_value_heads"] = family
             .integer(metadata, "attention.head_count_kv")?
             .unwrap_or(heads)

@@ -4,7 +4,17 @@ use super::orders::transposed;
 use super::{Builder, Checkpoint, Item, Values};
 
 /// How tensors are called in a file, where the name in a checkpoint is not one of a kind.
-const NAMES: [(&str, &str); 26] = [
+const NAMES: [(&str, &str); 36] = [
+    ("feed_forward.gate_proj", "ffn_gate"),
+    ("feed_forward.up_proj", "ffn_up"),
+    ("feed_forward.down_proj", "ffn_down"),
+    ("feed_forward.router", "ffn_gate_inp"),
+    ("feed_forward.experts.gate_proj", "ffn_gate_exps"),
+    ("feed_forward.experts.up_proj", "ffn_up_exps"),
+    ("feed_forward.experts.down_proj", "ffn_down_exps"),
+    ("feed_forward.shared_expert.gate_proj", "ffn_gate_shexp"),
+    ("feed_forward.shared_expert.up_proj", "ffn_up_shexp"),
+    ("feed_forward.shared_expert.down_proj", "ffn_down_shexp"),
     (
         "mlp.moe_statics.e_score_correction_bias",
         "exp_probs_b.bias",
@@ -74,8 +84,12 @@ impl Checkpoint {
                 file.set(&key("expert_weights_scale"), Item::F32(factor as f32));
             }
         }
-        if let Some(step) = self.whole("moe_layer_interval") {
+        let step = self.whole("moe_layer_interval");
+        if let Some(step) = step.or(self.whole("interleave_moe_layer_step")) {
             file.set(&key("interleave_moe_layer_step"), Item::U32(step));
+        }
+        if let Some(dense) = self.whole("intermediate_size_mlp") {
+            file.set(&key("feed_forward_length"), Item::U32(dense));
         }
         let dense = self.whole("num_dense_layers");
         if let Some(dense) = dense.or(self.whole("moe_layer_start_index")) {
@@ -105,17 +119,21 @@ impl Checkpoint {
         find(&NAMES, name).or_else(|| Some(format!("{}.{suffix}", find(&NAMES, stem)?)))
     }
 
-    /// Experts of Qwen 3 VL, stored by columns: by rows, with gate and up apart.
+    /// Experts in one tensor, most stored by columns: by rows, with gate and up apart.
     pub(super) fn changed_experts(
         &self,
         name: &str,
         shape: &[usize],
         values: &[f32],
     ) -> Option<Vec<(String, Values)>> {
-        if self.own != "qwen3vlmoe" || !name.contains(".experts.") {
+        let has_stacks = matches!(self.own, "qwen3vlmoe" | "llama4" | "mistral4");
+        if !has_stacks || !name.contains(".experts.") {
             return None;
         }
-        let by_rows = transposed(shape, values);
+        let by_rows = match self.own {
+            "mistral4" => (shape.to_vec(), values.to_vec()),
+            _ => transposed(shape, values),
+        };
         if name.ends_with("down_proj") {
             return Some(vec![(format!("{name}.weight"), by_rows)]);
         }
