@@ -111,13 +111,12 @@ pub(super) fn files() -> impl Iterator<Item = (&'static str, Builder)> {
 
 /// Families whose files are not read, or that no file can describe: those of MiniCPM 3 have no multipliers, and
 /// those of Phi with experts no threshold of their router.
-const NOT_CONVERTED: [&str; 9] = [
+const NOT_CONVERTED: [&str; 8] = [
     "lfm3",
     "olmo_hybrid",
     "minicpm3",
     "muse_glimmer",
     "cohere2_moe",
-    "laguna",
     "phimoe",
     "step3p5",
     "step3p7",
@@ -282,6 +281,7 @@ impl Checkpoint {
             "LlamaForCausalLM" | "MistralForCausalLM" | "MixtralForCausalLM" => "llama",
             "OlmoeForCausalLM" => "olmoe",
             "Llama4ForCausalLM" => "llama4",
+            "LagunaForCausalLM" => "laguna",
             "Mistral4ForCausalLM" => "mistral4",
             "Ernie4_5_MoeForCausalLM" => "ernie4_5-moe",
             "MiniMaxM2ForCausalLM" => "minimax-m2",
@@ -831,7 +831,7 @@ impl Checkpoint {
         }
         if let Some(stem) = name
             .strip_suffix("_bias")
-            .filter(|_| name.contains(".experts."))
+            .filter(|_| name.contains(".experts.") && self.own == "gpt-oss")
         {
             return untangled(&format!("{stem}.bias"), (shape, values));
         }

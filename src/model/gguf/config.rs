@@ -1,5 +1,6 @@
 //! Translates a file's metadata to a `config.json`.
 
+mod query_heads;
 mod states;
 
 use super::families::{Family, Windows};
@@ -49,6 +50,9 @@ pub(super) fn config_json(
         latent(metadata, family, &mut config)?;
     }
     layers_differ(metadata, family, &mut config, &has)?;
+    if family.query_heads_by_layer {
+        query_heads::fields(metadata, family, &mut config, tensors)?;
+    }
     if family.keeps_states() {
         states::fields(metadata, family, &mut config, tensors)?;
     }
@@ -61,7 +65,10 @@ fn sizes(
     family: &Family,
     tensors: &BTreeMap<String, TensorInfo>,
 ) -> Result<Value, LoadError> {
-    let heads = family.required(metadata, "attention.head_count")?;
+    let heads = match family.query_heads_by_layer {
+        true => query_heads::of_first_layer(metadata, family)?,
+        false => family.required(metadata, "attention.head_count")?,
+    };
     let head_dim = family.head_dim(metadata)?;
     let hidden = family.required(metadata, "embedding_length")?;
     let layers = layers(metadata, family)?;
@@ -222,12 +229,11 @@ fn layers_differ(
             config[field] = sizes.into_iter().max().filter(|size| *size > 0).into();
         }
     } else {
-        let heads = family.required(metadata, "attention.head_count")?;
         config[family.mlp_field] = family.integer(metadata, "feed_forward_length")?.into();
-        config["num_key_value_heads"] = family
-            .integer(metadata, "attention.head_count_kv")?
-            .unwrap_or(heads)
-            .into();
+        config["num_key_value_heads"] = match family.integer(metadata, "attention.head_count_kv")? {
+            Some(heads) => heads.into(),
+            None => config["num_attention_heads"].clone(),
+        };
     }
     if let Some(rotated) = metadata.booleans(&family.key("attention.rope_pattern"))? {
         config["no_rope_layers"] = rotated.into_iter().map(u32::from).collect();

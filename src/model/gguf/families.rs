@@ -13,7 +13,7 @@ use experts::{
     AFMOE, ERNIE4_5_MOE, EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MELLUM, MINIMAX_M2,
     MIXTRAL, OLMOE, QWEN3_VL_MOE,
 };
-use newest::{LLAMA4, MISTRAL4};
+use newest::{LAGUNA, LLAMA4, MISTRAL4};
 use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, QWEN3_NEXT, QWEN35,
     QWEN35_MOE,
@@ -52,6 +52,8 @@ pub(super) struct Family {
     pub(super) windows: Windows,
     /// Heads and MLPs differ by layer, as in Gemma 4.
     pub(super) sizes_by_layer: bool,
+    /// The number of query heads differs by layer, and the rotation by whether a layer has a window, as in Laguna.
+    pub(super) query_heads_by_layer: bool,
     /// The field of `config.json` that says what each layer is, which the tensors of a file say; `None`: all have
     /// attention.
     pub(super) kinds: Option<&'static str>,
@@ -102,6 +104,7 @@ const LLAMA: Family = Family {
     // Mistral's files have the architecture llama, and most do not set the window.
     windows: Windows::Architecture("MistralForCausalLM"),
     sizes_by_layer: false,
+    query_heads_by_layer: false,
     kinds: None,
     stored: STORED,
     wide_layers: None,
@@ -426,7 +429,7 @@ const STARCODER2: Family = Family {
 };
 
 /// To add an architecture, add a row here.
-const FAMILIES: [&Family; 55] = [
+const FAMILIES: [&Family; 56] = [
     &MIXTRAL,
     &LLAMA,
     &QWEN2,
@@ -482,6 +485,7 @@ const FAMILIES: [&Family; 55] = [
     &COHERE,
     &LLAMA4,
     &MISTRAL4,
+    &LAGUNA,
 ];
 
 /// GLM 4 9B. Rows of q and k as in [`ERNIE4_5`]; q, k and v may be one tensor.
