@@ -122,6 +122,7 @@ pub(in crate::model) const PHI_MOE: Family = Family {
 pub(in crate::model) const STEP3P5: Family = Family {
     architecture: "Step3p5ForCausalLM",
     model_type: "step3p5",
+    fixed: &[("hidden_act", "\"silu\"")],
     fields: &[
         ("num_key_value_heads", "num_attention_groups"),
         ("n_routed_experts", "moe_num_experts"),
