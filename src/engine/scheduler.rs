@@ -401,6 +401,11 @@ impl Scheduler {
         &self.limits
     }
 
+    /// Whether a sequence waits, and there is a seat for it.
+    fn may_admit(&self) -> bool {
+        !self.waiting.is_empty() && self.has_seat()
+    }
+
     /// Schedules one row for each sequence that misses one token. While there is prefill to do, a quarter of the step
     /// is kept for it. The sequence that has waited longest goes first, so that small steps serve all sequences in
     /// turn. Returns the other running sequences, in order.
@@ -410,8 +415,7 @@ impl Scheduler {
         };
         let (mut ids, others): (Vec<_>, Vec<_>) = self.running.iter().copied().partition(decodes);
         ids.sort_by_key(|&id| self.sequences[id].last_step);
-        let prefills =
-            (!self.waiting.is_empty() && self.has_seat()) || ids.len() < self.running.len();
+        let prefills = self.may_admit() || ids.len() < self.running.len();
         let kept = if prefills { builder.tokens_left / 4 } else { 0 };
         builder.drawn = Yield::plain(ids.len());
         for id in ids {
@@ -423,16 +427,19 @@ impl Scheduler {
         others
     }
 
-    /// Schedules chunks of running sequences that miss more than one token, in order. Tokens forced by constraints come
-    /// first, because they are few and their clients are waiting; they get at most half of the room. Prompts follow.
+    /// Schedules chunks of running sequences that miss more than one token. Tokens forced by constraints come first,
+    /// because they are few and their clients are waiting; the sequence that has waited longest is the first of them. They
+    /// get at most half of the room while there are prompts to compute, which follow in order.
     fn schedule_prefills(&mut self, running: Vec<SequenceId>, builder: &mut BatchBuilder) {
-        let (answers, prompts): (Vec<_>, Vec<_>) = running
+        let (mut answers, prompts): (Vec<_>, Vec<_>) = running
             .into_iter()
             .partition(|&id| self.sequences[id].is_answering());
-        let kept = if prompts.is_empty() && self.waiting.is_empty() {
-            0
-        } else {
+        answers.sort_by_key(|&id| self.sequences[id].last_step);
+        let has_prompts = !prompts.is_empty() || self.may_admit();
+        let kept = if has_prompts {
             builder.tokens_left / 2
+        } else {
+            0
         };
         for (id, kept) in answers
             .into_iter()

@@ -47,22 +47,27 @@ impl Scheduler {
         })
     }
 
-    /// Maximum drafts of a step. Rows are kept for every sequence that the step may draw for, and half of the tokens
-    /// for prompts.
+    /// Maximum drafts of a step. Rows are kept for every sequence that the step may draw for, tokens for all that
+    /// answers miss, and half of the others for prompts.
     pub(super) fn drafts_max(&self, tokens_max: u32) -> u32 {
+        let running = self.running.iter().map(|id| &self.sequences[*id]);
         let steady = self.waiting.is_empty()
             && self.groups.is_empty()
-            && self
-                .running
-                .iter()
-                .all(|id| self.sequences[*id].is_answering());
-        let running = u32::try_from(self.running.len()).expect("running sequences are few");
+            && running.clone().all(Sequence::is_answering);
         let drawing = if steady {
-            running
+            u32::try_from(self.running.len()).expect("running sequences are few")
         } else {
             self.limits.max_num_seqs
         };
-        let tokens = tokens_max.saturating_sub(running) / if steady { 1 } else { 2 };
+        let known = running.map(|sequence| {
+            if sequence.is_answering() {
+                sequence.missing().max(1)
+            } else {
+                1
+            }
+        });
+        let left = tokens_max.saturating_sub(known.fold(0, u32::saturating_add));
+        let tokens = left / if steady { 1 } else { 2 };
         self.limits
             .sequences_max
             .saturating_sub(drawing)
