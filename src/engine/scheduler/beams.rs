@@ -191,7 +191,7 @@ impl Beams {
     }
 
     /// Discards what the running beams of a group have computed or have in flight, and preempts them.
-    pub(super) fn roll_back(&mut self, queues: &mut Queues, group: GroupId) {
+    pub(super) fn roll_back(&self, queues: &mut Queues, group: GroupId) {
         for id in self.groups[&group].members.clone() {
             queues.discard_computed(id);
             let sequence = &mut queues.sequences[id];
@@ -262,7 +262,7 @@ impl Beams {
     }
 
     /// Seats the new beams of a running group, and hashes the blocks that are now full of known tokens.
-    fn seat_beams(&mut self, queues: &mut Queues, group: GroupId) {
+    fn seat_beams(&self, queues: &mut Queues, group: GroupId) {
         let members = self.groups[&group].members.clone();
         let runs = members.iter().any(|id| queues.sequences[*id].is_running());
         queues.running.sort_by_key(|&id| queues.sequences[id].order);
@@ -278,7 +278,7 @@ impl Beams {
     }
 
     /// Lets the group's streams name its first beam.
-    fn name_streams(&mut self, queues: &mut Queues, group: GroupId) {
+    fn name_streams(&self, queues: &mut Queues, group: GroupId) {
         let group = &self.groups[&group];
         queues.by_stream.extend(
             group
@@ -289,7 +289,7 @@ impl Beams {
     }
 
     /// Reserves for each beam of a guarded group what it may still need.
-    fn reserve_for_beams(&mut self, queues: &mut Queues, group: GroupId) {
+    fn reserve_for_beams(&self, queues: &mut Queues, group: GroupId) {
         let members = self.groups[&group].members.clone();
         if !queues.sequences[members[0]].holding.is_guarded {
             return;
