@@ -1,7 +1,7 @@
 //! Latent attention (MLA).
 
-use super::Recorder;
 use super::buffers::{Buffers, LatentBuffers};
+use super::recorder::Recorder;
 use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::LayerSpec;
 use crate::plan::{

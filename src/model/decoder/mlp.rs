@@ -1,7 +1,7 @@
 //! The parts of a layer that follow attention: MLP, experts, and the layer's own embedding.
 
-use super::Recorder;
 use super::buffers::{Buffers, ExpertBuffers, MlpBuffers};
+use super::recorder::Recorder;
 use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::{ExpertsSpec, LayerSpec, NormPlace};
 use crate::plan::{
