@@ -5,8 +5,7 @@ use super::recorder::Recorder;
 use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::{LayerSpec, OutputGate};
 use crate::plan::{
-    AttendPaged, BufferId, GatedActivation, Gates, MatMul, RopeStoreKv, Step,
-    StoreOptions, Up,
+    AttendPaged, BufferId, GatedActivation, Gates, MatMul, RopeStoreKv, Step, StoreOptions, Up,
 };
 
 impl Recorder<'_> {
