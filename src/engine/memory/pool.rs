@@ -510,11 +510,16 @@ impl BlockPool {
     ) -> Option<usize> {
         let position =
             u32::try_from(hashes.len()).expect("a chain has few blocks") * self.block_size;
-        (0..self.groups.len())
+        let first = |group| (self.first_visible(group, position) as usize).min(hashes.len());
+        let groups = 0..self.groups.len();
+        // The next query may see nothing of what is before it, as the first of a chunk: then nothing was found either.
+        if !groups.is_empty() && groups.clone().all(|group| first(group) == hashes.len()) {
+            return hashes.len().checked_sub(1);
+        }
+        groups
             .filter(|&group| self.groups[group].window.is_some())
             .find_map(|group| {
-                let first = (self.first_visible(group, position) as usize).min(hashes.len());
-                (first..hashes.len())
+                (first(group)..hashes.len())
                     .rev()
                     .find(|&index| !found(group, &hashes[index]))
             })

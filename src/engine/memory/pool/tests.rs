@@ -197,3 +197,15 @@ fn a_chunk_needs_its_own_blocks_only() {
     let first = [0, 5, 6, 7, 11, 12, 17, 18].map(|position| chunked.first_visible(0, position));
     assert_eq!(first, [0, 0, 1, 1, 1, 3, 3, 4]);
 }
+
+#[test]
+fn where_no_group_needs_a_block_none_was_found() {
+    // Blocks hold 4 tokens, chunks 8: a query at 8 or 16 sees nothing before it.
+    let mut chunked = pool(8, Some(Window::Chunk(8)));
+    let hashes = chain(4);
+    assert_eq!(prefix(&chunked, &hashes[..2]), 0);
+    let id = chunked.group_mut(0).allocate().expect("there is room").0;
+    chunked.group_mut(0).register(id, hashes[2]);
+    let found = [2, 3, 4].map(|blocks| prefix(&chunked, &hashes[..blocks]));
+    assert_eq!(found, [0, 3, 3]);
+}
