@@ -36,10 +36,9 @@ impl Beam {
             .map_or(Ok(false), |rules| rules.accept(token_id))
             .ok()?;
         let mut states = self.states.clone();
+        let is_valid = case.stays_valid(self.history.is_some(), states.position(), token_id);
         let history = states.push(token_id);
-        let history = self
-            .history
-            .and((case.script.nan != Some(token_id)).then_some(history));
+        let history = is_valid.then_some(history);
         let mut logprobs = self.logprobs.clone();
         logprobs.extend(wants.then_some(logprob));
         let tokens = [&self.tokens[..], &[token_id]].concat();
@@ -119,7 +118,7 @@ pub(crate) fn search(case: &Case, request: &Request) -> Search {
     let mut states = case.shape.plain_history(request);
     let mut is_valid = true;
     let histories = request.prompt.iter().map(|&id| {
-        is_valid &= case.script.nan != Some(id);
+        is_valid = case.stays_valid(is_valid, states.position(), id);
         let state = states.push(id);
         is_valid.then_some(state)
     });

@@ -83,6 +83,19 @@ impl Shape {
     }
 }
 
+impl Case {
+    /// Whether the row of a token at a position is valid. From the script's token on, rows are not: each sees the one
+    /// before it, unless it sees nothing before it, as the first of a chunk.
+    pub(crate) fn stays_valid(&self, was_valid: bool, position: u32, id: u32) -> bool {
+        let shape = &self.shape;
+        let sees_itself = |window: &Option<Window>| {
+            window.is_some_and(|window| window.first_visible(position) == position)
+        };
+        let starts_anew = !shape.keeps_states && shape.windows.iter().all(sees_itself);
+        (was_valid || starts_anew) && self.script.nan != Some(id)
+    }
+}
+
 /// A plan with slots for adapters, each with one matrix of eight bytes.
 fn with_adapter_slots(plain: Plan, slots: u32) -> Plan {
     let count = slots + 1;
@@ -501,10 +514,9 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
         .min(case.shape.model_len);
     let (mut tokens, mut logprobs) = (request.prompt.to_vec(), Vec::new());
     let mut plain = case.shape.plain_history(request);
-    // Everything from the script's token on is invalid.
     let mut is_valid = true;
     let mut history_with = |id: u32| {
-        is_valid &= case.script.nan != Some(id);
+        is_valid = case.stays_valid(is_valid, plain.position(), id);
         let history = plain.push(id);
         is_valid.then_some(history)
     };

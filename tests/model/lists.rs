@@ -54,7 +54,12 @@ const SHORT: [(&str, u32); 1] = [("phimoe", 512)];
 
 /// A golden model, for the contexts that its outputs are of.
 pub(super) fn open_golden(family: &str) -> Model {
-    let mut model = Model::open(&golden(family)).expect("the golden model loads");
+    let model = Model::open(&golden(family)).expect("the golden model loads");
+    limited(family, model)
+}
+
+/// A golden model, as it is stored or quantized, for the contexts that its outputs are of.
+pub(super) fn limited(family: &str, mut model: Model) -> Model {
     if let Some((_, tokens)) = SHORT.iter().find(|(short, _)| *short == family) {
         model.limit_context(*tokens);
     }

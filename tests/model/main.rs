@@ -63,7 +63,7 @@ use folio::plan::inputs::{
 };
 use folio::plan::{BufferId, KvFormat, Plan, Sample, Step, Tail, WeightId, Window};
 use folio::platform::{FileAccess, block_on};
-use lists::{FAMILIES, LOGITS_F16, families, open_golden, selected};
+use lists::{FAMILIES, LOGITS_F16, families, limited, open_golden, selected};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

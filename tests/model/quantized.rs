@@ -6,7 +6,7 @@ use super::newer::NEWER;
 use super::states::STATES;
 use super::{
     BLOCK_SIZE, CHUNK, CPU, Case, Device, TOKENS_MAX, WGPU, WHOLE, families, largest_difference,
-    open_golden, push_tables, read_json, support,
+    limited, open_golden, push_tables, read_json, support,
 };
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
@@ -122,7 +122,10 @@ fn run_quantised(families: impl Iterator<Item = (&'static str, f32)>) {
 pub(super) fn open(family: &str, quantization: Option<Quantization>) -> Model {
     let model = open_golden(family);
     match quantization {
-        Some(quantization) => model.quantized(quantization).expect("it is quantized"),
+        Some(quantization) => {
+            let quantized = model.quantized(quantization).expect("it is quantized");
+            limited(family, quantized)
+        }
         None => model,
     }
 }

@@ -45,9 +45,14 @@ impl PlainHistory {
         }
     }
 
+    /// Position of the next token.
+    pub fn position(&self) -> u32 {
+        u32::try_from(self.sums.len() - 1).expect("a list fits the context")
+    }
+
     /// Adds a token and returns the hash of what its row sees.
     pub fn push(&mut self, token_id: u32) -> u64 {
-        let position = u32::try_from(self.sums.len() - 1).expect("a list fits the context");
+        let position = self.position();
         let visible = |sums: &[u64], window: &Option<Window>| {
             let first = first_visible(position, *window) as usize;
             sums.last().unwrap_or(&0).wrapping_sub(sums[first])
