@@ -57,7 +57,7 @@ fn formats(family: &str) -> impl Iterator<Item = KvFormat> {
 
 /// Golden models in which two experts have close scores, so that rounding makes a token take the other one. Of these,
 /// the mean of all rows counts instead of the largest.
-pub(super) const FLIPS: [&str; 15] = [
+pub(super) const FLIPS: [&str; 16] = [
     "minimax_m2",
     "afmoe",
     "mellum",
@@ -73,6 +73,7 @@ pub(super) const FLIPS: [&str; 15] = [
     "exaone_moe",
     "ernie4_5_moe",
     "llama4",
+    "phimoe",
 ];
 
 /// By how much pairs of rows of a family differ.
