@@ -57,7 +57,7 @@ fn formats(family: &str) -> impl Iterator<Item = KvFormat> {
 
 /// Golden models in which two experts have close scores, so that rounding makes a token take the other one. Of these,
 /// the mean of all rows counts instead of the largest.
-pub(super) const FLIPS: [&str; 16] = [
+pub(super) const FLIPS: [&str; 17] = [
     "minimax_m2",
     "afmoe",
     "mellum",
@@ -74,6 +74,7 @@ pub(super) const FLIPS: [&str; 16] = [
     "ernie4_5_moe",
     "llama4",
     "phimoe",
+    "laguna",
 ];
 
 /// By how much pairs of rows of a family differ.
