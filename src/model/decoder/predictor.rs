@@ -1,7 +1,7 @@
 //! Layers that predict further tokens.
 
 use super::buffers::{Buffers, PredictorBuffers};
-use super::{Recorder, record_layers};
+use super::recorder::Recorder;
 use crate::model::predictor::{JOIN, NORM, ROW_NORM, TOKEN_NORM};
 use crate::plan::{CopyBlocks, JoinRows, MatMul, Plan, RmsNorm, Step, Tail, WeightId};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Recorder<'_> {
             out: buffers.x,
         }));
         let layers = first..self.spec.layers.len();
-        record_layers(self, &mut body, buffers, layers);
+        self.record_layers(&mut body, buffers, layers);
         let weight = self.weight(NORM);
         body.push(Step::RmsNorm(RmsNorm {
             weight,
