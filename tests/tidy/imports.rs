@@ -12,6 +12,7 @@ const PURE: &[&str] = &[
     "engine::sequence",
     "engine::speculation",
     "engine::batch",
+    "engine::predicted",
     "engine::beams",
     "engine::stats",
 ];
