@@ -22,10 +22,11 @@ use futures_util::StreamExt as _;
 /// value. Rounding adds noise of 1/127/√12 = 0.23 % of a head's largest element to each key and value, forty times what
 /// f16 does, and these models with random weights pass most of it on, because only attention distinguishes their
 /// tokens. Families with a larger tolerance for f16 also have a larger one for q8, and so have those of Gemma 4, whose
-/// scores are spread wider, and DeepSeek's: a latent and its rotated part share a scale. E4M3 adds noise of 1/16/√3 =
-/// 3.6 % of each element.
+/// scores are spread wider, and DeepSeek's and Mistral 4: a latent and its rotated part share a scale. E4M3 adds noise
+/// of 1/16/√3 = 3.6 % of each element.
 fn moved_max(format: KvFormat, family: &str, logits_f16: f32) -> f64 {
     let q8 = match family {
+        "mistral4" => 0.24,
         _ if family.starts_with("gemma4") || family.starts_with("deepseek") => 0.24,
         _ if logits_f16 > LOGITS_F16 => 0.24,
         _ => 0.12,
