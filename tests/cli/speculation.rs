@@ -138,15 +138,31 @@ fn a_draft_model_changes_no_answer() {
     );
 }
 
+/// Bytes of weights and of a token's keys and values, as `plan` reports them.
+fn planned(more: &[&str]) -> (u64, u64) {
+    let output = run(&[&["plan", "--json", "--memory", "1GiB"], more].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value =
+        serde_json::from_str(&text(&output.stdout)).expect("it is JSON");
+    let bytes = |field: &str| report["asked"][field].as_u64().expect("a number");
+    (bytes("weight_bytes"), bytes("kv_token_bytes"))
+}
+
 #[test]
 fn a_draft_model_is_part_of_the_plan() {
-    let weights = |more: &[&str]| {
-        let output = run(&[&["plan", "--json", "--memory", "1GiB"], more].concat());
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let report: serde_json::Value =
-            serde_json::from_str(&text(&output.stdout)).expect("it is JSON");
-        report["asked"]["weight_bytes"].as_u64().expect("a number")
-    };
-    let alone = weights(&[]);
-    assert_eq!(weights(&["--draft-model", &path("assets/demo")]), 2 * alone);
+    let (alone, _) = planned(&[]);
+    let (with, _) = planned(&["--draft-model", &path("assets/demo")]);
+    assert_eq!(with, 2 * alone);
+}
+
+#[test]
+fn layers_that_predict_are_part_of_the_plan_if_they_draft() {
+    let model = packed::model("golden-mtp/glm4_moe");
+    let model = model.to_str().expect("the path is UTF-8");
+    let without = planned(&[model]);
+    let with = planned(&[model, "--speculative-config", r#"{"method":"mtp"}"#]);
+    assert!(
+        with.0 > without.0 && with.1 > without.1,
+        "{without:?} {with:?}"
+    );
 }
