@@ -57,6 +57,8 @@
 //!   fits; [`engine::handle`] is the engine's interface for clients.
 //! - **[`text`]**: text to token ids and back: tokenizer, chat template, incremental decoding with stop strings, and
 //!   grammars (masks over tokens).
+//! - **[`image`]**: images to the patches that a model's tower reads: decoding, resizing, tiles, and the text that
+//!   stands for them in a prompt.
 //! - **`server`**: feature `api`: the router, one file per endpoint; feature `server`: sockets.
 //! - **[`selftest`]**: compares every step × option × awkward shape on a device with the reference; shared by tests and
 //!   `folio selftest`.
@@ -237,6 +239,7 @@
 pub mod backend;
 pub mod config;
 pub mod engine;
+pub mod image;
 pub mod model;
 pub mod plan;
 pub mod platform;

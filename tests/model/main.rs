@@ -23,6 +23,7 @@ mod gguf_reader;
 mod gguf_splits;
 mod gpus;
 mod kv_coded;
+mod images;
 mod latents;
 mod lists;
 mod loading;

@@ -13,10 +13,12 @@ pub(crate) fn model(path: &str) -> PathBuf {
     static FORMATS: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-formats"));
     static GGUF: LazyLock<PathBuf> = LazyLock::new(|| unpacked("gguf"));
     static LORA: LazyLock<PathBuf> = LazyLock::new(|| unpacked("lora"));
+    static VISION: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-vision"));
     let folder = match path.split('/').next().unwrap_or(path) {
         "golden-lora" => &LORA,
         "golden-formats" => &FORMATS,
         "encoders" => &ENCODERS,
+        "vision" => &VISION,
         "golden" if GOLDEN.join(path).exists() => &GOLDEN,
         "golden" => &NEWER,
         _ => &GGUF,

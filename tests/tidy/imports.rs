@@ -26,6 +26,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("platform", &[]),
     // For the time that grammars of clients may take.
     ("text", &["platform"]),
+    ("image", &[]),
     ("config", &["plan"]),
     ("model", &["plan", "platform"]),
     ("backend", &["plan", "platform"]),
