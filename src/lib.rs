@@ -114,6 +114,16 @@
 //! 5. A golden model of it in `tests/data/golden.tar.xz`, made by `tests/data/golden/make_golden.py`, its line in
 //!    `tests/model/today.rs`, and its name in GGUF in `tests/model/converted.rs`.
 //!
+//! ## A tower
+//!
+//! Of models that read images, and whose towers consist of existing steps:
+//!
+//! 1. `src/model/families/towers.rs` and `src/model/tensor_names/towers.rs`: rows of data, as for a family.
+//! 2. `src/model/tower.rs`: the `model_type` of the whole model, and where its config says what the tower reads.
+//! 3. `src/image/processor.rs`: its file beside it with the sizes of images, their tiles, and the text that stands for
+//!    them.
+//! 4. A golden model of it in `tests/data/golden-vision.tar.xz`, and its name in `tests/model/images.rs`.
+//!
 //! ## A weight format
 //!
 //! Is codes, levels and scales. A new combination of existing ones:

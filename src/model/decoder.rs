@@ -9,6 +9,7 @@ mod latent;
 mod mlp;
 mod rows;
 mod state;
+mod tower;
 
 use super::layer_weight::LayerWeight;
 use super::spec::{HeadNorms, LayerKind, LayerSpec, ModelSpec, OutputGate};
@@ -19,7 +20,10 @@ use crate::plan::{
     RopeStoreKv, RowId, Sample, ScaleLogits, ShortConvolution, StateLayer, Step, Storage,
     StoreOptions, Tail, Up, WeightId,
 };
-use buffers::{Buffers, HeadBuffers};
+use buffers::{Buffers, HeadBuffers, TowerBuffers};
+
+/// The weight of a decoder whose rows are those of images.
+pub(super) const IMAGE_ROWS: &str = "image_rows";
 
 struct Recorder<'a> {
     spec: &'a ModelSpec,
@@ -51,12 +55,11 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
     recorder.record_ropes();
     recorder.slopes = spec.attention.alibi.then(|| recorder.weight("slopes"));
 
-    let table = recorder.weight("embedding");
     let mut body = Vec::new();
     if !spec.is_encoder() {
         body.push(Step::CopyBlocks(CopyBlocks));
     }
-    recorder.embed(&mut body, &buffers, table);
+    let table = recorder.embed(&mut body, &buffers);
     recorder.layer_embeddings(&mut body, &buffers);
     for (index, layer) in spec.layers.iter().enumerate() {
         recorder.mix(&mut body, &buffers, index, layer);
@@ -66,7 +69,10 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
         recorder.add_layer_embedding(&mut body, &buffers, index);
     }
     recorder.plan.body = body;
-    recorder.tails(&buffers, table);
+    match buffers.tower {
+        Some(tower) => recorder.merge(&buffers, tower),
+        None => recorder.tails(&buffers, table),
+    }
     recorder.plan
 }
 
@@ -85,8 +91,9 @@ impl Recorder<'_> {
         self.weight(&weight.of_layer(layer))
     }
 
-    /// Records the look-up of tokens, and of their positions and types in models that have tables of these.
-    fn embed(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, table: WeightId) {
+    /// Records the look-up of tokens, or the product of patches; and the look-up of rows of images, positions and types
+    /// in models that have these. Returns the table of tokens or patches.
+    fn embed(&mut self, steps: &mut Vec<Step>, buffers: &Buffers) -> WeightId {
         let spec = self.spec;
         let out = match buffers.other {
             Some(other) if spec.norm.embedding => other,
@@ -102,7 +109,24 @@ impl Recorder<'_> {
                 out,
             })
         };
-        steps.push(look_up(table, RowId::Token, false));
+        let table = match buffers.tower {
+            Some(tower) => self.embed_patches(steps, tower, out),
+            None => {
+                let table = self.weight("embedding");
+                steps.push(look_up(table, RowId::Token, false));
+                table
+            }
+        };
+        if self.weights.has(IMAGE_ROWS) {
+            let table = self.weight(IMAGE_ROWS);
+            steps.push(Step::Embed(Embed {
+                table,
+                id: RowId::Image,
+                scale: 1.0,
+                accumulate: false,
+                out,
+            }));
+        }
         if let Some(first) = spec.first_position {
             let table = self.weight("positions");
             steps.push(look_up(table, RowId::Position(first), true));
@@ -117,6 +141,33 @@ impl Recorder<'_> {
                 ..self.norm(out, "embedding_norm", false, buffers.x)
             }));
         }
+        table
+    }
+
+    /// Records the product of the batch's patches, which the engine has written to a table.
+    fn embed_patches(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: TowerBuffers,
+        out: BufferId,
+    ) -> WeightId {
+        let table = self.weight("patches");
+        let (weight, bias) = (self.weight("patch"), self.weight("patch_bias"));
+        steps.push(Step::Embed(Embed {
+            table,
+            id: RowId::Token,
+            scale: 1.0,
+            accumulate: false,
+            out: buffers.patches,
+        }));
+        steps.push(Step::MatMul(MatMul {
+            x: buffers.patches,
+            weight,
+            bias: Some(bias),
+            accumulate: false,
+            out,
+        }));
+        table
     }
 
     /// Records what follows the last layer.

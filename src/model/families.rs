@@ -7,6 +7,9 @@ mod attention;
 mod encoders;
 mod experts;
 mod state;
+mod towers;
+
+pub(super) use towers::IDEFICS3_VISION;
 
 use super::config_reader::FieldNames;
 use super::rope::RopeOptions;

@@ -1,12 +1,25 @@
-//! Images: pixels and tokens, compared with those of transformers.
+//! Images: pixels, tokens, rows of towers and answers, compared with those of transformers.
 
-use super::packed;
+use super::{
+    CHUNK, CPU, Case, Device, REFERENCE, Sizes, Target, WGPU, WHOLE, adapters, compare, cpus,
+    numbers, packed,
+};
+use folio::backend::reference::ReferenceBackend;
+use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
+use folio::backend::{Backend, Capacity, Inspect};
 use folio::image::{ImageProcessor, Picture, PictureLimits, Processed, Tile};
+use folio::model::Model;
+use folio::plan::check::check;
+use folio::plan::inputs::{BatchInputs, IMAGE_ROW, PoolRow, SequenceRows};
+use folio::plan::{KvFormat, Plan, Tail};
+use folio::platform::{FileAccess, block_on};
 use folio::text::{TextFolder, TextModel};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Levels by which a JPEG's pixels differ at most from libjpeg's.
 const JPEG_LEVELS: u8 = 3;
@@ -23,7 +36,7 @@ fn json(file: &Path) -> Value {
 }
 
 /// The processor of a family.
-fn processor(family: &str) -> ImageProcessor {
+pub(super) fn processor(family: &str) -> ImageProcessor {
     let files = ImageProcessor::FILES.map(|name| json(&folder(family).join(name)));
     let [older, newer] = &files;
     let config = json(&folder(family).join("config.json"));
@@ -34,7 +47,7 @@ fn processor(family: &str) -> ImageProcessor {
 }
 
 /// An image of the goldens as it was decoded there.
-fn picture(name: &str) -> Picture {
+pub(super) fn picture(name: &str) -> Picture {
     let bytes = std::fs::read(folder("images").join("decoded.safetensors")).expect("it is read");
     let tensors = SafeTensors::deserialize(&bytes).expect("a safetensors file");
     let tensor = tensors.tensor(name).expect("the image is there");
@@ -158,4 +171,287 @@ fn an_image_becomes_the_tokens_of_transformers() {
 fn ids(value: &Value) -> Vec<u32> {
     let list = value.as_array().expect("a list of ids").iter();
     list.map(|id| id.as_u64().expect("an id") as u32).collect()
+}
+
+/// Patches of a step of a tower.
+const PATCHES: u32 = 200;
+/// Rows of the pool of image rows: a prime, so that a stride scatters rows over all of it.
+const POOL: u32 = 211;
+/// Maximum deviation of an element of a tower's row.
+const ROWS: f32 = 1e-4;
+/// The same on a GPU, whose exponentials are less accurate.
+const ROWS_GPU: f32 = 2e-3;
+
+/// A backend with a loaded tower.
+struct Tower<'a, B> {
+    backend: &'a mut B,
+    plan: Arc<Plan>,
+    merged: u32,
+}
+
+impl<'a, B: Backend> Tower<'a, B> {
+    fn new(backend: &'a mut B, family: &str) -> Self {
+        let model = Model::open_tower(&folder(family), FileAccess::Read);
+        let mut model = model.expect("the tower loads").expect("there is a tower");
+        model.reserve_patches(PATCHES);
+        let plan = Arc::new(model.record(backend.caps().activations));
+        check(&plan).expect("the recorded plan is right");
+        let capacity = Capacity {
+            tokens_max: PATCHES,
+            sequences_max: 4,
+            samples_max: PATCHES,
+            feed_slots: 1,
+            state_slots: 0,
+            table_entries_max: 1,
+            history_max: 1,
+            bias_max: 1,
+            mask_words_max: 1,
+            copies_max: 1,
+            block_size: super::BLOCK_SIZE,
+            kv_format: KvFormat::F32,
+            deterministic: true,
+        };
+        backend
+            .load(plan.clone(), &capacity)
+            .expect("the plan loads");
+        let write = |id, row, bytes| backend.write_weight(id, row, bytes);
+        block_on(model.upload(&plan, write)).expect("weights upload");
+        backend.allocate_pool(&[]).expect("there is no pool");
+        let merged = model.spec().tower.expect("it is a tower").merged;
+        Self {
+            backend,
+            plan,
+            merged,
+        }
+    }
+
+    /// The rows of some tiles, in one batch.
+    fn rows(&mut self, tiles: &[Tile]) -> Vec<Vec<f32>> {
+        let mut inputs = BatchInputs::default();
+        let mut patches = Vec::new();
+        for tile in tiles {
+            let (row_start, row_count) =
+                (inputs.positions.len() as u32, tile.positions.len() as u32);
+            inputs.positions.extend(&*tile.positions);
+            let context_len = row_count;
+            inputs.sequences.push(SequenceRows {
+                row_start,
+                row_count,
+                context_len,
+            });
+            patches.extend(tile.patches.iter().flat_map(|number| number.to_le_bytes()));
+        }
+        let count = inputs.positions.len() as u32;
+        inputs.token_ids = (0..count).collect();
+        inputs.logits_rows = (0..count).step_by(self.merged as usize).collect();
+        let rows = 0..inputs.logits_rows.len() as u32;
+        inputs.pools = rows
+            .map(|row_start| PoolRow {
+                row_start,
+                row_count: 1,
+            })
+            .collect();
+        inputs.tails.push(Tail::Pool);
+        let table = self.plan.token_table().expect("patches are looked up");
+        let written = self.backend.write_weight(table, 0, patches.into());
+        written.expect("patches are written");
+        let ticket = self.backend.submit(&inputs).expect("the batch is accepted");
+        block_on(self.backend.read(ticket))
+            .expect("the batch is read")
+            .pooled
+    }
+}
+
+fn difference(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len(), "as many elements");
+    let pairs = found.iter().zip(expected);
+    // NaN counts as infinitely far.
+    let differences = pairs.map(|(a, b)| {
+        if (a - b).is_nan() {
+            f32::INFINITY
+        } else {
+            (a - b).abs()
+        }
+    });
+    differences.fold(0.0, f32::max)
+}
+
+/// The rows of all golden images of a family, by their names; compared with the golden ones.
+fn rows_of_images<B: Backend>(
+    (target, tolerance): (&str, f32),
+    backend: &mut B,
+    family: &str,
+) -> BTreeMap<String, Vec<Vec<f32>>> {
+    let (processor, golden) = (processor(family), json(&folder(family).join("golden.json")));
+    let mut tower = Tower::new(backend, family);
+    let mut all = BTreeMap::new();
+    let mut worst = 0.0_f32;
+    for (name, image) in golden["images"].as_object().expect("images by name") {
+        let processed = processor.process(&picture(name)).expect("it is processed");
+        let batches = processed.tiles.chunks(3);
+        let rows: Vec<_> = batches.flat_map(|tiles| tower.rows(tiles)).collect();
+        assert_eq!(
+            Some(rows.len() as u64),
+            image["tokens"].as_u64(),
+            "{family}, {name}"
+        );
+        for (row, field) in [(rows.first(), "rows_first"), (rows.last(), "rows_last")] {
+            let off = difference(row.expect("an image has rows"), &numbers(&image[field]));
+            worst = worst.max(off);
+        }
+        all.insert(name.clone(), rows);
+    }
+    let bytes = std::fs::read(folder(family).join("pixels.safetensors")).expect("it is read");
+    let tensors = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let expected = tensors.tensor("small.png/rows").expect("rows of an image");
+    let (expected, _) = expected.data().as_chunks::<4>();
+    let expected: Vec<f32> = expected
+        .iter()
+        .map(|bytes| f32::from_le_bytes(*bytes))
+        .collect();
+    worst = worst.max(difference(&all["small.png"].concat(), &expected));
+    println!("{family} on {target}: rows differ by at most {worst:.1e}");
+    assert!(
+        worst <= tolerance,
+        "{family} on {target}: rows differ by {worst:.1e}"
+    );
+    all
+}
+
+/// The golden cases of a family, whose placeholders are rows of a pool, with what the pool has.
+fn cases(family: &str, rows: &BTreeMap<String, Vec<Vec<f32>>>) -> Vec<(Case, Vec<f32>)> {
+    let golden = json(&folder(family).join("golden.json"));
+    let placeholder = processor(family).placeholder();
+    let list = golden["cases"].as_array().expect("a list of cases").iter();
+    list.map(|case| {
+        let names = case["images"].as_array().expect("names").iter();
+        let mut rows = names.flat_map(|name| &rows[name.as_str().expect("a name")]);
+        let mut pool = vec![f32::NAN; POOL as usize * rows.clone().next().map_or(32, Vec::len)];
+        let mut place = 3;
+        let prompt = ids(&case["expanded"]).into_iter().map(|id| {
+            if id != placeholder {
+                return id;
+            }
+            let row = rows.next().expect("a placeholder has a row");
+            place = (place + 89) % POOL;
+            pool[place as usize * row.len()..][..row.len()].copy_from_slice(row);
+            IMAGE_ROW | place
+        });
+        let case = Case {
+            prompt: prompt.collect(),
+            greedy: ids(&case["greedy"]),
+            logits: numbers(&case["logits"]),
+        };
+        assert!(rows.next().is_none(), "a row has a placeholder");
+        (case, pool)
+    })
+    .collect()
+}
+
+/// How much of a golden case is computed.
+#[derive(Clone, Copy)]
+struct Extent {
+    /// Tokens of an answer.
+    tokens: usize,
+    /// Sizes of the chunks of a prompt.
+    chunks: &'static [u32],
+}
+
+const ALL: Extent = Extent {
+    tokens: usize::MAX,
+    chunks: &[WHOLE, CHUNK],
+};
+
+/// Checks rows, logits and tokens of all golden images.
+fn prove<B: Backend + Inspect>(
+    target: &Target,
+    rows_tolerance: f32,
+    extent: Extent,
+    backend: &mut B,
+) {
+    for family in FAMILIES {
+        let rows = rows_of_images((target.name, rows_tolerance), backend, family);
+        let mut model = Model::open(&folder(family)).expect("the text model loads");
+        model.reserve_image_rows(POOL);
+        let mut device = Device::with(backend, &model, KvFormat::F32, Sizes::default());
+        let table = device
+            .plan
+            .image_rows()
+            .expect("there is a pool of image rows");
+        for (mut case, pool) in cases(family, &rows) {
+            case.greedy.truncate(extent.tokens);
+            let bytes: Vec<u8> = pool
+                .iter()
+                .flat_map(|number| number.to_le_bytes())
+                .collect();
+            device
+                .backend
+                .write_weight(table, 0, bytes.into())
+                .expect("rows are written");
+            let place = format!(
+                "{family} on {}, prompt of {}",
+                target.name,
+                case.prompt.len()
+            );
+            for &chunk in extent.chunks {
+                let run = device
+                    .generate(std::slice::from_ref(&case), chunk, false)
+                    .remove(0);
+                compare(
+                    &format!("{place} in chunks of {chunk}"),
+                    &case,
+                    &run,
+                    target.logits_f32,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_reference_reproduces_rows_logits_and_tokens_of_images() {
+    prove(&REFERENCE, ROWS, ALL, &mut ReferenceBackend::new());
+}
+
+#[test]
+fn every_instruction_set_reproduces_rows_logits_and_tokens_of_images() {
+    for mut cpu in cpus() {
+        prove(&CPU, ROWS, ALL, &mut cpu);
+    }
+}
+
+#[test]
+fn every_adapter_reproduces_rows_logits_and_tokens_of_images() {
+    for adapter in adapters() {
+        let options = WgpuOptions {
+            adapter: Some(adapter),
+            ..WgpuOptions::default()
+        };
+        let backend = block_on(WgpuBackend::open(&options));
+        prove(
+            &WGPU,
+            ROWS_GPU,
+            ALL,
+            &mut backend.expect("an adapter that is listed opens"),
+        );
+    }
+}
+
+/// A few tokens in one way, on a device that is emulated.
+#[cfg(all(feature = "cuda", unix))]
+#[test]
+fn cuda_kernels_on_the_host_reproduce_rows_logits_and_tokens_of_images() {
+    let f32 = folio::plan::Storage::F32;
+    let Some(mut backend) = super::emulator::emulated(f32, (8, 0)) else {
+        return;
+    };
+    let target = Target {
+        name: "cuda",
+        ..WGPU
+    };
+    let extent = Extent {
+        tokens: 3,
+        chunks: &[CHUNK],
+    };
+    prove(&target, ROWS_GPU, extent, &mut backend);
 }

@@ -128,6 +128,8 @@ pub(crate) struct BatchShape {
     pub(crate) pools: u32,
     /// Whether any sequence has an adapter.
     pub(crate) adapters: bool,
+    /// Whether any token row stands for a row of an image.
+    pub(crate) images: bool,
     /// Number of dispatches that one layer's attention is divided among.
     pub(crate) attend_slices: u32,
 }
@@ -191,6 +193,7 @@ pub(crate) fn flatten(
             0
         },
         adapters: !inputs.adapters.is_empty(),
+        images: inputs.has_image_rows(),
         attend_slices: 1,
     })
 }
