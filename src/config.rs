@@ -189,6 +189,8 @@ config! {
         /// prefix cache, and of preemptions. Only whole chunks of prompts are then shared, and what a preempted answer
         /// had is recomputed one token per step.
         deterministic: bool = false;
+        /// Rows of images that are held on the device, if a tower runs beside the model.
+        max_image_rows: u32 = 8192;
         /// Format of the matrices of LoRA adapters on the device: f32, f16 or bf16.
         lora_format: WeightFormat = WeightFormat::F16;
         /// How the next tokens are guessed, so that one step verifies several; `None`: they are not.

@@ -53,6 +53,7 @@
 //! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `memory`, `sequence`, `batch` are pure;
 //!   [`engine::memory`] is what sequences occupy: blocks of the pool, state slots, host memory and files, whose bytes
 //!   `mover` and [`engine::disk`] move;
+//!   `tower` turns parts of images into rows, for whose place on the device `images` cares;
 //!   `speculation` and `draft_model` guess tokens that one step verifies; [`engine::fit`] computes before loading what
 //!   fits; [`engine::handle`] is the engine's interface for clients.
 //! - **[`text`]**: text to token ids and back: tokenizer, chat template, incremental decoding with stop strings, and

@@ -13,6 +13,7 @@
 //! watchdog ([`clock`]).
 
 mod clock;
+mod images;
 mod plain;
 mod script;
 mod states;
@@ -25,7 +26,7 @@ pub use tokens::{continuations, hidden, likely, mix, next_token, scored_rank};
 use super::layout::{Layout, PoolLayout};
 use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, GivenTimes};
 use crate::plan::inputs::{
-    BatchInputs, FEED, GroupInputs, NONE, NUMERICAL_ERROR, Results, SampleRow, Sampled,
+    BatchInputs, GroupInputs, NONE, NUMERICAL_ERROR, Results, SampleRow, Sampled,
 };
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
@@ -103,6 +104,8 @@ pub struct FakeBackend {
     states: States,
     /// Content of each adapter slot, of which the first has none.
     adapters: Vec<u64>,
+    /// Content of each row of images, or of each patch of a tower.
+    images: Vec<u32>,
     /// What was submitted and has not run yet, in order.
     queue: VecDeque<Command>,
     /// Copies of blocks that ran and were not read yet, with their numbers.
@@ -127,6 +130,8 @@ enum Command {
     Restore(Vec<(BlockRef, Bytes)>),
     /// Another content of an adapter slot.
     Adapt(usize, u64),
+    /// Other rows of images, or patches, from this one on.
+    Place(usize, Vec<u32>),
 }
 
 /// The number of copies to host memory.
@@ -169,6 +174,7 @@ impl FakeBackend {
             feed: Vec::new(),
             states: States::default(),
             adapters: Vec::new(),
+            images: Vec::new(),
             queue: VecDeque::new(),
             saved: BTreeMap::new(),
             saves: 0,
@@ -249,6 +255,9 @@ impl FakeBackend {
                     .for_each(|(block, bytes)| self.overwrite(*block, bytes));
             }
             Some(Command::Adapt(slot, content)) => self.adapters[slot] = content,
+            Some(Command::Place(first, rows)) => {
+                self.images[first..first + rows.len()].copy_from_slice(&rows);
+            }
             None => {}
         }
     }
@@ -322,17 +331,10 @@ impl FakeBackend {
                 pool.copy_within(source..source + size, target as usize * size);
             }
         }
-        let token_ids: Vec<_> = inputs
-            .token_ids
-            .iter()
-            .map(|&id| {
-                if id & FEED == 0 {
-                    id
-                } else {
-                    self.feed[(id & !FEED) as usize]
-                }
-            })
-            .collect();
+        let token_ids = self.tokens_seen(inputs);
+        if self.plan.pools_merged_rows() {
+            return self.merge(inputs);
+        }
         for (pool, group) in self.pool.iter_mut().zip(&inputs.groups) {
             for (&slot, &token_id) in group.slot_mapping.iter().zip(&token_ids) {
                 pool[slot as usize] = Slot { token_id, ..BLANK };
@@ -562,6 +564,7 @@ impl Backend for FakeBackend {
         );
         let slots = plan.adapters.as_ref().map_or(0, |slots| slots.count);
         self.adapters = vec![0; slots as usize];
+        self.images = vec![POISON; images::count(&plan) as usize];
         (self.plan, self.capacity) = (plan, Some(capacity.clone()));
         Ok(())
     }
@@ -584,6 +587,10 @@ impl Backend for FakeBackend {
             let content = rows.first_chunk().copied().unwrap_or_default();
             let command = Command::Adapt(slot as usize, u64::from_le_bytes(content));
             self.queue.push_back(command);
+        } else if self.has_images_in(weight) {
+            let rows = images::contents(&rows, spec.row_bytes(first_row));
+            self.queue
+                .push_back(Command::Place(first_row as usize, rows));
         }
         Ok(())
     }

@@ -9,10 +9,10 @@ use crate::cli::terminal::progress::{Phase, Unit};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use folio::backend::{Backend, BackendError};
 use folio::config::Config;
-use folio::engine::fit::FitReport;
+use folio::engine::fit::{Beside, FitReport};
 use folio::engine::handle::{self, EngineHandle, EngineInbox, EngineInfo, Status};
 use folio::engine::request::SamplingParams;
-use folio::engine::{self, DeviceQueue, EngineEnd, Progress, StartError};
+use folio::engine::{self, DeviceQueue, EngineEnd, Others, Progress, StartError};
 use folio::model::{DrawDefaults, GenerationDefaults, Model};
 use folio::server::{ServedAdapter, ServerOptions, ServerState};
 use folio::text::TextModel;
@@ -64,10 +64,14 @@ impl DeviceJob for Spawn {
         F: Fn() -> Result<B, BackendError> + Send + 'static,
     {
         let mut loading = Loading::new(self.tells, &self.model);
-        engine::spawn_with_draft(
+        let others = Others {
+            draft: self.draft,
+            tower: None,
+        };
+        engine::spawn_with(
             open,
             self.model,
-            self.draft,
+            others,
             self.config,
             self.inbox,
             move |progress| loading.tell(progress),
@@ -105,7 +109,7 @@ impl Session {
             let report = FitReport::new(
                 &model,
                 &model.record(caps.activations),
-                None,
+                Beside::default(),
                 &config,
                 &caps,
             );

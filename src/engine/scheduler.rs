@@ -16,6 +16,7 @@ mod chunks;
 mod commit;
 mod counts;
 mod files;
+mod images;
 mod preempt;
 mod prefix;
 mod prompt_outputs;
@@ -30,7 +31,8 @@ pub use commit::Events;
 
 use super::adapters::AdapterPool;
 use super::batch::{Batch, Draw, Row};
-use super::memory::{BlockPool, Claim, Demand, Group, Memory, MemoryLimits};
+use super::images::ImagePool;
+use super::memory::{BlockPool, Claim, Demand, Group, Memory, MemoryLimits, Rates};
 use super::request::{PromptEvent, Request};
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
 use super::speculation::Answers;
@@ -63,6 +65,10 @@ pub struct Limits {
     pub feed_slots: u32,
     /// Adapters that may be used at once; 0 if the plan has no slots for them.
     pub adapter_slots: u32,
+    /// Rows of images that are held at once; 0 if the model reads none.
+    pub image_rows: u32,
+    /// Patches of images that are computed before a step: more are left to later steps.
+    pub patches_max: u32,
     /// Maximum block-table entries per batch and KV group.
     pub table_entries_max: u32,
     /// Maximum penalty history entries per batch.
@@ -113,6 +119,7 @@ pub struct Scheduler {
     leaving: Vec<SequenceId>,
     feed_slots: Vec<u32>,
     adapters: AdapterPool,
+    images: ImagePool,
     round_robin: RoundRobin,
     past: Past,
     answers: Answers,
@@ -158,6 +165,7 @@ impl Scheduler {
             leaving: Vec::new(),
             feed_slots: (0..limits.feed_slots).rev().collect(),
             adapters: AdapterPool::new(limits.adapter_slots),
+            images: ImagePool::new(limits.image_rows),
             round_robin: RoundRobin::default(),
             past: Past::default(),
             answers: Answers::default(),
@@ -168,6 +176,12 @@ impl Scheduler {
             admitted: Vec::new(),
             limits,
         }
+    }
+
+    /// The same scheduler with measured times that decide whether blocks move.
+    pub(super) fn with_rates(mut self, rates: Rates) -> Self {
+        self.memory.set_rates(rates);
+        self
     }
 
     /// Queues a request; `streams` has one entry per choice. With `waits_for_host`, it gets no row while the id of its
@@ -286,6 +300,7 @@ impl Scheduler {
         } else {
             tokens_max.clamp(1, self.limits.tokens_max)
         };
+        self.release_computed_images();
         let mut builder = self.builder(tokens_max);
         let others = self.schedule_decodes(&mut builder);
         self.schedule_prefills(others, &mut builder);
@@ -305,6 +320,7 @@ impl Scheduler {
         let saves = self.memory.save_some_finished();
         builder.batch.moves.saves.extend(saves);
         builder.batch.adapters = self.adapters.take_loads();
+        builder.batch.tiles = self.images.take_loads();
         self.register_snapshots(&builder.batch);
         self.counts.steps += 1;
         self.counts.step_tokens.count(builder.batch.rows.len());
@@ -485,6 +501,10 @@ impl Scheduler {
         let holding = &mut self.sequences[id].holding;
         let moves = &mut builder.batch.moves;
         let states = self.memory.take_state(holding, &mut drafts, moves);
+        let start = holding.computed;
+        self.compute_images(id, start..start + count, builder);
+        let holding = &mut self.sequences[id].holding;
+        let moves = &mut builder.batch.moves;
         let drafted = u32::try_from(drafts.len()).expect("drafts are few");
         self.memory.extend(holding, count + drafted, moves);
         let row = Row {
@@ -620,6 +640,7 @@ impl Scheduler {
             .insert(place.expect_err("every sequence has its own place"), id);
         self.take_feed_slot(id);
         self.take_adapter_slot(id);
+        self.take_image_rows(id);
     }
 
     /// Lets other sequences find the full blocks of a sequence whose token ids are known.
@@ -689,6 +710,7 @@ impl Scheduler {
         );
         self.release_feed_slot(id);
         self.release_adapter_slot(id);
+        self.release_image_rows(id);
         let sequence = &mut self.sequences[id];
         self.memory
             .release(id, &mut sequence.holding, &sequence.tokens);

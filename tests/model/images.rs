@@ -4,9 +4,14 @@ use super::{
     CHUNK, CPU, Case, Device, REFERENCE, Sizes, Target, WGPU, WHOLE, adapters, compare, cpus,
     numbers, packed,
 };
+use folio::backend::cpu::CpuBackend;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Capacity, Inspect};
+use folio::config::Config;
+use folio::engine::handle::{self, EngineHandle};
+use folio::engine::request::{self, Event, Request, SamplingParams, SubmitError};
+use folio::engine::{Engine, Others};
 use folio::image::{ImageProcessor, Picture, PictureLimits, Processed, Tile};
 use folio::model::Model;
 use folio::plan::check::check;
@@ -14,6 +19,8 @@ use folio::plan::inputs::{BatchInputs, IMAGE_ROW, PoolRow, SequenceRows};
 use folio::plan::{KvFormat, Plan, Tail};
 use folio::platform::{FileAccess, block_on};
 use folio::text::{TextFolder, TextModel};
+use futures_util::StreamExt as _;
+use futures_util::future::join;
 use safetensors::SafeTensors;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -454,4 +461,224 @@ fn cuda_kernels_on_the_host_reproduce_rows_logits_and_tokens_of_images() {
         chunks: &[CHUNK],
     };
     prove(&target, ROWS_GPU, extent, &mut backend);
+}
+
+/// The settings of an engine that computes prompts in several steps, and has rows for few images.
+fn settings(prefix_caching: bool) -> Config {
+    Config {
+        block_size: 16,
+        max_num_batched_tokens: 48,
+        max_num_seqs: 3,
+        max_image_rows: 170,
+        kv_format: KvFormat::F32,
+        speculation: None,
+        prefix_caching,
+        ..Config::default()
+    }
+}
+
+/// Starts an engine, has a client use it, and ends it.
+fn with_engine<T>(
+    family: &str,
+    config: &Config,
+    client: impl AsyncFnOnce(&EngineHandle) -> T,
+) -> T {
+    let model = Model::open(&folder(family)).expect("the text model loads");
+    let tower = Model::open_tower(&folder(family), FileAccess::Read);
+    let tower = tower.expect("the tower loads").expect("there is a tower");
+    let others = Others {
+        draft: None,
+        tower: Some((CpuBackend::new(&super::ONE_THREAD), tower)),
+    };
+    let (handle, inbox) = handle::channel(64);
+    let cpu = CpuBackend::new(&super::ONE_THREAD);
+    let engine = Engine::start_beside(cpu, model, others, config, inbox, |_| {});
+    let engine = block_on(engine).expect("the engine starts");
+    let used = async {
+        let outcome = client(&handle).await;
+        handle.drain();
+        outcome
+    };
+    let (end, outcome) = block_on(join(engine.run(), used));
+    end.expect("the engine ends well");
+    outcome
+}
+
+/// A request about images: a golden prompt, whose placeholders stand for the tiles of these images.
+fn request(family: &str, expanded: &[u32], images: &[&str]) -> Request {
+    let processor = processor(family);
+    let tiles = images.iter().flat_map(|name| {
+        let processed = processor.process(&picture(name)).expect("it is processed");
+        processed.tiles
+    });
+    let is_placeholder = |at: &usize| expanded[*at] == processor.placeholder();
+    let mut places = (0..expanded.len()).filter(is_placeholder);
+    let tiles = tiles.map(|tile| {
+        let start = places.next().expect("a tile has placeholders") as u32;
+        let others = (1..tile.rows).map(|_| places.next().expect("a row has a placeholder") as u32);
+        assert!(
+            others.eq(start + 1..start + tile.rows),
+            "they are consecutive"
+        );
+        request::Tile {
+            start,
+            rows: tile.rows,
+            digest: tile.digest,
+            patches: tile.patches,
+            positions: tile.positions,
+        }
+    });
+    Request {
+        tiles: tiles.collect(),
+        prompt: expanded.into(),
+        params: SamplingParams {
+            max_tokens: Some(16),
+            ignore_eos: true,
+            draw: request::DrawParams::greedy(),
+            ..SamplingParams::default()
+        },
+        ..Request::default()
+    }
+}
+
+/// The tokens of an answer, and how many tokens of its prompt were cached.
+async fn answer(handle: &EngineHandle, request: Request) -> (Vec<u32>, u32) {
+    let mut events = handle
+        .submit(request)
+        .expect("the request is accepted")
+        .remove(0);
+    let mut tokens = Vec::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Event::Token(token) => tokens.push(token.id),
+            Event::Finished { usage, .. } => return (tokens, usage.cached.all),
+            other => panic!("no {other:?} is expected"),
+        }
+    }
+    panic!("the engine ended")
+}
+
+/// Golden cases as requests, with their answers.
+fn requests(family: &str) -> Vec<(Request, Vec<u32>)> {
+    let golden = json(&folder(family).join("golden.json"));
+    let list = golden["cases"].as_array().expect("a list of cases").iter();
+    list.map(|case| {
+        let names = case["images"].as_array().expect("names").iter();
+        let names: Vec<_> = names.filter_map(Value::as_str).collect();
+        let request = request(family, &ids(&case["expanded"]), &names);
+        (request, ids(&case["greedy"]))
+    })
+    .collect()
+}
+
+#[test]
+fn an_engine_answers_questions_about_images_one_by_one_and_together() {
+    for family in FAMILIES {
+        let requests = requests(family);
+        for prefix_caching in [false, true] {
+            with_engine(family, &settings(prefix_caching), async |handle| {
+                for (request, expected) in &requests {
+                    let (tokens, cached) = answer(handle, request.clone()).await;
+                    assert_eq!(&tokens, expected, "{family}");
+                    assert_eq!(cached, 0, "{family}: the cases begin differently");
+                }
+                let again = requests
+                    .iter()
+                    .map(|(request, _)| answer(handle, request.clone()));
+                let again = futures_util::future::join_all(again).await;
+                for ((tokens, cached), (request, expected)) in again.iter().zip(&requests) {
+                    assert_eq!(tokens, expected, "{family}, together");
+                    let most = (request.prompt.len() as u32 - 1) / 16 * 16;
+                    let found = if prefix_caching { most } else { 0 };
+                    assert_eq!(*cached, found, "{family}: a known prompt is found");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_prefix_ends_where_another_image_begins() {
+    let family = "idefics3";
+    let golden = json(&folder(family).join("golden.json"));
+    let case = &golden["cases"][0];
+    let expanded = ids(&case["expanded"]);
+    let [small, alpha] = ["small.png", "alpha.png"].map(|name| request(family, &expanded, &[name]));
+    let first = small.tiles[0].start;
+    let alone = with_engine(family, &settings(false), async |handle| {
+        answer(handle, alpha.clone()).await.0
+    });
+    with_engine(family, &settings(true), async |handle| {
+        let (tokens, _) = answer(handle, small.clone()).await;
+        assert_eq!(tokens, ids(&case["greedy"]));
+        let (tokens, cached) = answer(handle, alpha.clone()).await;
+        assert_eq!(tokens, alone, "it is answered as without the other");
+        assert_eq!(
+            cached,
+            first / 16 * 16,
+            "only text before the image is shared"
+        );
+        assert_ne!(alone, ids(&case["greedy"]), "the images differ");
+        // The same first tiles, and another last one.
+        let mut mixed = small.clone();
+        let mut tiles = small.tiles.to_vec();
+        let last = tiles.len() - 1;
+        let request::Tile { start, .. } = tiles[last];
+        tiles[last] = request::Tile {
+            start,
+            ..alpha.tiles[last].clone()
+        };
+        mixed.tiles = tiles.into();
+        let (_, cached) = answer(handle, mixed).await;
+        assert_eq!(cached, start / 16 * 16, "a prefix may end within an image");
+    });
+}
+
+#[test]
+fn images_that_a_model_cannot_read_are_refused() {
+    let family = "smolvlm";
+    let [(request, _), ..] = &requests(family)[..] else {
+        panic!("there are cases")
+    };
+    let refused = |handle: &EngineHandle, request: Request| match handle.submit(request) {
+        Err(SubmitError::Invalid { field, message }) => {
+            assert_eq!(field, "images");
+            message
+        }
+        other => panic!("{other:?}"),
+    };
+    let changed = |change: &dyn Fn(&mut Vec<request::Tile>)| {
+        let mut tiles = request.tiles.to_vec();
+        change(&mut tiles);
+        Request {
+            tiles: tiles.into(),
+            ..request.clone()
+        }
+    };
+    let few = Config {
+        max_image_rows: 20,
+        ..settings(true)
+    };
+    with_engine(family, &few, async |handle| {
+        let message = refused(handle, request.clone());
+        assert!(message.contains("max_image_rows"), "{message}");
+    });
+    with_engine(family, &settings(true), async |handle| {
+        let form = "of the form";
+        for change in [
+            &(|tiles: &mut Vec<request::Tile>| tiles[0].rows += 1)
+                as &dyn Fn(&mut Vec<request::Tile>),
+            &|tiles| tiles[0].positions = vec![64; 64].into(),
+            &|tiles| tiles[0].patches = vec![0.0; 7].into(),
+            &|tiles| tiles.swap(0, 1),
+        ] {
+            let message = refused(handle, changed(change));
+            assert!(message.contains(form), "{message}");
+        }
+        let last = |tiles: &mut Vec<request::Tile>| {
+            tiles.last_mut().expect("a tile").start = request.prompt.len() as u32 - 1;
+        };
+        let message = refused(handle, changed(&last));
+        assert!(message.contains("more rows than"), "{message}");
+    });
 }

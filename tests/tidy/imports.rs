@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 /// Scheduling modules. They are pure, so that a simulator can drive them: no device, clock, thread or randomness.
 const PURE: &[&str] = &[
     "engine::adapters",
+    "engine::images",
     "engine::scheduler",
     "engine::memory",
     "engine::sequence",

@@ -47,6 +47,9 @@ impl Scheduler {
                 reading.push(id);
                 continue;
             }
+            if !self.has_image_rows(id, admission.matched * self.limits.memory.block_size) {
+                break;
+            }
             self.waiting.remove(&order);
             self.take_prefix(id, &admission, builder);
             self.seat(id);

@@ -18,6 +18,7 @@ pub(crate) fn case(seed: u64) -> Case {
         model_len,
         keeps_states: false,
         adapter_slots: 0,
+        role: Role::default(),
     };
     let config = config(&mut random, &shape);
     let nan = random
@@ -39,6 +40,7 @@ pub(crate) fn case(seed: u64) -> Case {
         config,
         script,
         draft: None,
+        reads_images: false,
         host_rows_every,
         arrivals,
     };
@@ -166,6 +168,7 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
     Request {
         prompt: prompt.into(),
         second_text: None,
+        tiles: Arc::default(),
         params,
         adapter: None,
         cache_salt,
