@@ -143,7 +143,7 @@ KERNEL(attend_paged_vec, THREADS, 1) {
   const u32 start = params.metadata[header[GROUP_TABLE_STARTS] + sequence_of(params.metadata, row)];
   const u32 *table = params.metadata + header[GROUP_TABLES] + start;
   const u32 position = metadata_at(params.metadata, META_POSITIONS, row);
-  const u32 begin = params.window <= position ? position + 1 - params.window : 0;
+  const u32 seen = visible_keys(params, position), begin = seen <= position ? position + 1 - seen : 0;
   const u64 offset = static_cast<u64>(blockIdx.x) * GROUP * HEAD_DIM;
   for (u32 at = threadIdx.x; at < GROUP * RUNS; at += THREADS)
     store_eight(shared.query + at * 8, load_eight(params.q + offset + at * 8));

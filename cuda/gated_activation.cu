@@ -12,6 +12,8 @@
 constexpr u32 SIGMOID = 5;
 constexpr u32 GELU = 6;
 constexpr u32 RELU = 7;
+constexpr u32 SOFTPLUS = 8;
+constexpr u32 CLAMPED_SILU = 9;
 
 struct Params {
   const X_TYPE *gate_up;
@@ -31,6 +33,7 @@ struct Params {
   u32 gate_first;  // column
   u32 shared_by;   // consecutive columns of out that share a gate: 1, or a multiple of 8
   u32 unused;
+  const float2 *routes;  // or null: (expert, weight) of each row, whose weight multiplies its gates
 };
 
 KERNEL(gated_activation, 256, 1) {
@@ -47,8 +50,12 @@ KERNEL(gated_activation, 256, 1) {
 #pragma unroll
     for (u32 i = 0; i < 8; i++) gate.v[i] = shared;
   }
+  const float weight = params.routes ? params.routes[row].y : 1.0f;
 #pragma unroll
-  for (u32 i = 0; i < 8; i++) up.v[i] = 1.0f;
+  for (u32 i = 0; i < 8; i++) {
+    gate.v[i] *= weight;
+    up.v[i] = 1.0f;
+  }
   if (params.up)
     up = load_eight(params.up + (static_cast<u64>(row) * params.up_stride + params.up_start + eight) * 8);
   Eight result;
@@ -61,6 +68,11 @@ KERNEL(gated_activation, 256, 1) {
       result.v[i] = up.v[i] / (1.0f + expf(-gate.v[i]));
     } else if (params.activation == GELU) {
       result.v[i] = 0.5f * gate.v[i] * erfcf(-0.70710678f * gate.v[i]) * up.v[i];
+    } else if (params.activation == SOFTPLUS) {
+      result.v[i] = (fmaxf(gate.v[i], 0.0f) + log1pf(expf(-fabsf(gate.v[i])))) * up.v[i];
+    } else if (params.activation == CLAMPED_SILU) {
+      const float silu = fminf(gate.v[i] / (1.0f + expf(-gate.v[i])), params.limit);
+      result.v[i] = silu * fminf(fmaxf(up.v[i], -params.limit), params.limit);
     } else if (params.activation == RELU) {
       result.v[i] = fmaxf(gate.v[i], 0.0f) * up.v[i];
     } else {

@@ -1,5 +1,5 @@
 // Latent attention: stores a token's latent, normalized, and the rotated elements beside it; makes the heads of q to
-// match.
+// match. By params, q grows with its position.
 //
 //   stored = [l / sqrt(mean(l²) + ε) · w, turn(k)] with (l, k) = latent;  q = [absorbed, turn(last elements of query)]
 //
@@ -28,7 +28,9 @@ struct Params {
   u32 interleaved;
   float rope_scale;
   float epsilon;
-  u32 padding;
+  float q_slope;  // q *= 1 + q_slope · log(1 + floor((position + q_ahead) / q_positions))
+  u32 q_positions;
+  u32 q_ahead;
 };
 
 constexpr u32 THREADS = 128;
@@ -96,6 +98,12 @@ KERNEL(rope_store_latent, THREADS, 1) {
   const bool stores = is_key && is_live && slot != NONE;
   const KvRow to = kv_row<KV>(params.keys, stores ? slot : 0, 0, 1, params.block_shift, params.runs * 8);
   store_kv<KV, LANES, RUNS>(to, run, lane, params.runs, stores);
+  if (!is_key && params.q_slope != 0.0f) {
+    const u32 steps = (position + params.q_ahead) / params.q_positions;
+    const float growth = 1.0f + params.q_slope * logf(1.0f + static_cast<float>(steps));
+    for (u32 i = 0; i < RUNS; i++)
+      for (u32 j = 0; j < 8; j++) run[i].v[j] *= growth;
+  }
   OUT_TYPE *q = params.q + query_head * params.runs * 8;
 #pragma unroll
   for (u32 i = 0; i < RUNS; i++) {

@@ -1,10 +1,12 @@
 // Chooses the experts of each token: its largest logits, largest first, ties by lowest id. Each gets a weight: its
 // softmax probability over all logits, or over the chosen ones. Logits are compared by their bits as integers, so a NaN
 // is above everything.
-// With `sigmoid`, a weight is sigmoid(logit), divided by the sum of the chosen if `renormalize`; with a bias, experts
-// are chosen by sigmoid(logit) + bias; without `sigmoid`, by the probability over all + bias. With groups, they are
-// chosen only among those of the groups with the largest sums of two, or without a bias with the largest logits.
-// Weights are multiplied by `factor` and the expert's scale.
+// With `sigmoid`, a weight is sigmoid(logit), of a capped logit with `softcap`, divided by the sum of the chosen if
+// `renormalize`; with a bias, experts are chosen by sigmoid(logit) + bias; without `sigmoid`, by the probability over
+// all + bias. With groups, they are chosen only among those of the groups with the largest sums of two, or without a
+// bias with the largest logits. Weights are multiplied by `factor` and the expert's scale. With `mixer`, a weight is
+// the softmax among the experts that were not chosen before and are near: the logit l with m - l <= mixer · max(|l|,
+// m), where m is the chosen one's.
 //
 // logits [tokens][experts] f32; routes [tokens][per_token] of (expert, weight), per_token ≤ 32.
 // One warp: one token; lane j keeps route j. Block: four tokens. Grid: tokens of the bucket / 4, rounded up.
@@ -27,12 +29,18 @@ struct Params {
   u32 groups;  // 0: none; at most 32
   u32 kept;
   float factor;
+  float mixer;  // 0: none
+  float softcap;  // 0: none
   u32 unused;
 };
 
 constexpr u32 TOKENS = 4;
 
-__device__ __forceinline__ float sigmoid(u32 logit) { return 1.0f / (1.0f + expf(-__uint_as_float(logit))); }
+__device__ __forceinline__ float sigmoid(const Params &params, u32 bits) {
+  float logit = __uint_as_float(bits);
+  if (params.softcap > 0.0f) logit = params.softcap * tanhf(logit / params.softcap);
+  return 1.0f / (1.0f + expf(-logit));
+}
 
 // What makes a logit a probability over all.
 struct Softmax {
@@ -58,7 +66,7 @@ __device__ __forceinline__ Softmax softmax_of(const Params &params, const u32 *l
 __device__ __forceinline__ u32 choice(const Params &params, const u32 *logits, u32 id, const Softmax &softmax) {
   if (params.bias == nullptr) return logits[id];
   const float score =
-      params.sigmoid ? sigmoid(logits[id]) : expf(__uint_as_float(logits[id]) - softmax.top) / softmax.sum;
+      params.sigmoid ? sigmoid(params, logits[id]) : expf(__uint_as_float(logits[id]) - softmax.top) / softmax.sum;
   return __float_as_uint(score + params.bias[id]);
 }
 
@@ -83,6 +91,17 @@ __device__ __forceinline__ u32 kept_groups(const Params &params, const u32 *logi
   u32 kept = lane < params.groups && rank < params.kept ? 1u << lane : 0;
   for (u32 lanes = 16; lanes > 0; lanes >>= 1) kept |= __shfl_xor_sync(ALL_LANES, kept, lanes);
   return kept;
+}
+
+// The sum of SparseMixer for the expert that was chosen last, of logit `top`.
+__device__ __forceinline__ float near_sum(const Params &params, const u32 *logits, u64 last, float top, u32 lane) {
+  float sum = 0.0f;
+  for (u32 id = lane; id < params.experts; id += 32) {
+    const float logit = __uint_as_float(logits[id]);
+    if (packed(order_of(logits[id]), id) <= last && top - logit <= params.mixer * fmaxf(fabsf(logit), top))
+      sum += expf(logit - top);
+  }
+  return warp_sum(sum);
 }
 
 KERNEL(route_experts, 128, 8) {
@@ -111,7 +130,11 @@ KERNEL(route_experts, 128, 8) {
     if (j == 0) top = is_biased ? softmax.top : logit;
     if (j == lane) {
       own_id = id;
-      own_share = params.sigmoid ? sigmoid(logits[id]) : expf(logit - top);
+      own_share = params.sigmoid ? sigmoid(params, logits[id]) : expf(logit - top);
+    }
+    if (params.mixer > 0.0f) {
+      const float share = 1.0f / near_sum(params, logits, last, logit, lane);
+      if (j == lane) own_share = share;
     }
   }
   float counted = own_share;
@@ -120,7 +143,8 @@ KERNEL(route_experts, 128, 8) {
     for (u32 id = lane; id < params.experts; id += 32) counted += expf(__uint_as_float(logits[id]) - top);
   }
   const float all = warp_sum(counted);
-  const float sum = params.sigmoid == 0 ? all : params.renormalize ? all + 1e-20f : 1.0f;
+  const bool is_whole = params.mixer > 0.0f || (params.sigmoid != 0 && params.renormalize == 0);
+  const float sum = is_whole ? 1.0f : params.sigmoid == 0 ? all : all + 1e-20f;
   const float factor = params.scale ? params.factor * params.scale[own_id] : params.factor;
   if (lane < params.per_token)
     params.routes[static_cast<u64>(token) * params.per_token + lane] =

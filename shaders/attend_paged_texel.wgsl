@@ -52,8 +52,7 @@ fn main(at: Invocation) {
 #endfor
     // Keys before the first row's window, and unused slots, may lie in blocks that now belong to another sequence.
     // Masked keys therefore read a visible key instead: their probability is zero, but zero times a foreign NaN is NaN.
-    let seen = rows[0].position + 1u;
-    let begin = max(item_word(item, ITEM_KEY_BEGIN), seen - min(params.window, seen));
+    let begin = max(item_word(item, ITEM_KEY_BEGIN), first_visible(rows[0].position));
 
     for (var tile = begin & ~7u; tile < end; tile += 8u) {
         let block = metadata_word(tables + (tile >> params.block_shift));

@@ -1,9 +1,11 @@
 // out = act(gate) * up. gate_up: [rows, gate_stride] f32 from gate_start on, out: [rows, columns] f32; up: [rows,
 // up_stride] from up_start on, the same buffer if it holds gate and up. Invocation: 4 elements.
 // COLUMNS: the gates begin at any column, and each is that of `run` columns.
-// ALONE: there is no up. XIELU: `numbers` are [p, n, beta, epsilon].
+// ALONE: there is no up. XIELU: `numbers` are [p, n, beta, epsilon]. ROUTED: gates are multiplied by the weight of
+// their row's route, routes: [rows] of (expert, weight).
 // TEXELS: 8 lanes process a run of 64 vectors of a row, so that the division by the row's length is done once.
-// Variants: SILU, GELU_TANH, GELU, RELU, CLAMPED_SWIGLU, RELU2, SIGMOID, XIELU, ALONE, COLUMNS, TEXELS.
+// Variants: SILU, GELU_TANH, GELU, RELU, CLAMPED_SWIGLU, CLAMPED_SILU, RELU2, SIGMOID, SOFTPLUS, XIELU, ALONE, COLUMNS,
+// ROUTED, TEXELS.
 // Twin: backend/reference/gated_activation.rs
 #import invocation
 #import activation
@@ -46,6 +48,9 @@ struct Params {
 @group(0) @binding(4) var<storage, read> numbers: array<f32>;
 #endif
 #endif
+#ifdef ROUTED
+@group(0) @binding(4) var<storage, read> routes: array<vec2<f32>>;
+#endif
 
 // log(1 + exp(x)), without overflow.
 fn softplus(x: f32) -> f32 {
@@ -79,7 +84,11 @@ fn up_vector(index: u32) -> vec4<f32> {
 }
 
 fn activated(row: u32, vector: u32) -> vec4<f32> {
+#ifdef ROUTED
+    let gate = gate_vector(row, vector) * routes[row].y;
+#else
     let gate = gate_vector(row, vector);
+#endif
 #ifdef XIELU
     let negative = numbers[2] + softplus(numbers[1]);
     return xielu(gate, vec4<f32>(softplus(numbers[0]), negative, numbers[2], numbers[3]))

@@ -41,8 +41,9 @@ struct Params {
     norm_after: u32, // norms follow the rotation
     v_norm: u32, // NORM_HEAD or 0
     v_epsilon: f32,
-    q_slope: f32, // q *= 1 + q_slope * log(1 + floor(position / q_positions))
+    q_slope: f32, // q *= 1 + q_slope * log(1 + floor((position + q_ahead) / q_positions))
     q_positions: u32,
+    q_ahead: u32,
     stored: u32, // 0 if qkv has q only, else 1
     row_vectors: u32, // of qkv
 }
@@ -144,7 +145,7 @@ fn growth(position: u32) -> f32 {
     if params.q_slope == 0.0 {
         return 1.0;
     }
-    return 1.0 + params.q_slope * log(1.0 + f32(position / params.q_positions));
+    return 1.0 + params.q_slope * log(1.0 + f32((position + params.q_ahead) / params.q_positions));
 }
 
 @compute @workgroup_size(THREADS)

@@ -1,5 +1,5 @@
 // Latent attention: stores a token's latent, normalized, and the rotated elements beside it; makes the heads of q to
-// match.
+// match. By params, q grows with its position.
 //
 //   stored = [l / sqrt(mean(l²) + ε) · w, turn(k)] with (l, k) = latent;  q = [absorbed, turn(last elements of query)]
 //
@@ -27,6 +27,9 @@ struct Params {
     interleaved: u32,
     rope_scale: f32,
     epsilon: f32,
+    q_slope: f32, // q *= 1 + q_slope * log(1 + floor((position + q_ahead) / q_positions))
+    q_positions: u32,
+    q_ahead: u32,
 }
 
 const THREADS: u32 = 64u;
@@ -91,6 +94,14 @@ fn stored_run(unit: Unit, run: u32) -> Run {
     return Run(stored_vector(unit, run * 2u), stored_vector(unit, run * 2u + 1u));
 }
 
+// How much a query has grown at its position.
+fn growth(position: u32) -> f32 {
+    if params.q_slope == 0.0 {
+        return 1.0;
+    }
+    return 1.0 + params.q_slope * log(1.0 + f32((position + params.q_ahead) / params.q_positions));
+}
+
 fn inverse_rms(base: u32) -> f32 {
     var sum = 0.0;
     for (var i = 0u; i < 2u * params.rank_runs; i++) {
@@ -126,6 +137,7 @@ fn main(invocation: Invocation) {
     let slot = pool_slot & ((1u << params.block_shift) - 1u);
     let tile = (pool_slot >> params.block_shift) * tile_runs(params.runs, params.block_shift);
     let row = tile + slot * params.runs;
+    let grown = growth(unit.position);
 #ifdef KV_CODES
     var largest = 0u;
 #endif
@@ -134,8 +146,8 @@ fn main(invocation: Invocation) {
             let values = stored_run(unit, run);
             if !unit.is_key {
                 let at = (query_head * params.runs + run) * 2u;
-                q[at] = values.low;
-                q[at + 1u] = values.high;
+                q[at] = values.low * grown;
+                q[at + 1u] = values.high * grown;
             } else {
 #ifdef KV_CODES
                 largest = max(largest, magnitude(values));

@@ -1,13 +1,15 @@
 // Chooses the experts of each token: those with the largest logits, largest first, ties by lowest id; with the softmax
 // probability of each over all logits, or over the chosen ones. With params.groups, only experts of the `kept` groups
 // with the largest logits are chosen. Numbers are compared by their bits as integers, so NaN is above everything.
-// SIGMOID: a weight is sigmoid(logit), divided by the sum of the chosen if params.renormalize. With params.has_bias,
-// experts are chosen by sigmoid(logit) + bias; with params.groups, only those of the `kept` groups with the largest
-// sums of two. SIGMOID or SCALED: weights are multiplied by params.factor and, with params.has_scale, the expert's
-// scale. BIASED, which is SCALED: experts are chosen by their probability + bias.
+// SIGMOID: a weight is sigmoid(logit), of a logit capped by params.softcap, divided by the sum of the chosen if
+// params.renormalize. With params.has_bias, experts are chosen by sigmoid(logit) + bias; with params.groups, only
+// those of the `kept` groups with the largest sums of two. SIGMOID or SCALED: weights are multiplied by params.factor
+// and, with params.has_scale, the expert's scale. BIASED, which is SCALED: experts are chosen by their probability +
+// bias. MIXER: a weight is the softmax among the experts that come after the chosen one and are near: the logit l
+// with m - l <= params.mixer * max(|l|, m), where m is the chosen one's.
 // logits: [tokens, experts] f32; bias, scale: [experts]; routes: [tokens, per_token] of (expert, weight).
 // Workgroup: one token; each invocation counts the experts that come before its own.
-// Variants: SIGMOID, SCALED, BIASED. Twin: backend/reference/route_experts.rs
+// Variants: SIGMOID, SCALED, BIASED, MIXER. Twin: backend/reference/route_experts.rs
 #import invocation
 
 struct Params {
@@ -20,6 +22,8 @@ struct Params {
     kept: u32,
     has_scale: u32,
     factor: f32,
+    softcap: f32, // 0: none
+    mixer: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -48,7 +52,12 @@ fn order(bits: u32) -> u32 {
 
 #ifdef SIGMOID
 fn score(base: u32, id: u32) -> f32 {
-    return 1.0 / (1.0 + exp(min(-bitcast<f32>(logits[base + id]), 87.0)));
+    var logit = bitcast<f32>(logits[base + id]);
+    if params.softcap > 0.0 {
+        // tanh overflows on some devices beyond 44.
+        logit = params.softcap * tanh(clamp(logit / params.softcap, -20.0, 20.0));
+    }
+    return 1.0 / (1.0 + exp(min(-logit, 87.0)));
 }
 
 fn biased(base: u32, id: u32) -> f32 {
@@ -154,6 +163,15 @@ fn kept_groups(base: u32) -> u32 {
     return kept;
 }
 
+#ifdef MIXER
+// What an expert adds to the sum of a chosen one of logit `top`.
+fn near_share(base: u32, id: u32, top: f32) -> f32 {
+    let logit = bitcast<f32>(logits[base + id]);
+    let is_near = top - logit <= params.mixer * max(abs(logit), top);
+    return select(0.0, exp(min(logit - top, 0.0)), is_near);
+}
+#endif
+
 fn weight_of(id: u32, part: f32, sum: f32) -> f32 {
 #ifdef SIGMOID
     return part / (sum + 1e-20) * params.factor * select(1.0, scale[id], params.has_scale != 0u);
@@ -182,12 +200,24 @@ fn main(at: Invocation) {
     for (var own = at.local; own < params.experts; own += 64u) {
         let key = key_of(base, own, kept);
         var rank = 0u;
+#ifdef MIXER
+        var near = 0.0;
+        let own_logit = bitcast<f32>(logits[base + own]);
+#endif
         for (var id = 0u; id < params.experts; id++) {
             let other = key_of(base, id, kept);
-            rank += select(0u, 1u, other > key || (other == key && id < own));
+            let is_before = other > key || (other == key && id < own);
+            rank += select(0u, 1u, is_before);
+#ifdef MIXER
+            near += select(near_share(base, id, own_logit), 0.0, is_before);
+#endif
         }
         if rank < params.per_token {
+#ifdef MIXER
+            chosen[rank] = vec2<f32>(f32(own), 1.0 / near);
+#else
             chosen[rank] = vec2<f32>(f32(own), share(base, own, top));
+#endif
         }
     }
     workgroupBarrier();
@@ -197,7 +227,11 @@ fn main(at: Invocation) {
             sum += chosen[j].y;
         }
     } else {
+#ifdef MIXER
+        sum = 1.0;
+#else
         sum = sum_of_all(base, top);
+#endif
     }
     if at.local < params.per_token && token < params.tokens {
         let route = chosen[at.local];

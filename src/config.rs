@@ -1,8 +1,12 @@
 //! Every limit of the system, checked once.
 //!
-//! [`Config`] holds what a user may set, under vLLM's names where vLLM has one. Its numbers are a table, from which the
-//! command line, a browser's page and its types take names, sentences, ranges and defaults. Sizes that depend on the
-//! model and the device are computed from it when the engine starts.
+//! [`Config`] holds what a user may set, under vLLM's names where vLLM has one. Its numbers, switches and words are
+//! tables, from which the command line takes names, sentences, ranges and defaults, as a browser's page and its types
+//! do of numbers. Sizes that depend on the model and the device are computed from it when the engine starts.
+
+mod settings;
+
+pub use settings::EngineSetting;
 
 use crate::plan::{KvFormat, WeightFormat};
 use std::path::PathBuf;

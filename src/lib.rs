@@ -169,7 +169,8 @@
 //!
 //! 1. Of the engine, a number: `src/config.rs`: a row (name, sentence, default, range). The command line, its variables
 //!    and files, and a page's `limits` take it from there, and `FOLIO_REFRESH=1 cargo test --test http document` writes
-//!    `web/ts/limits.ts`. Another one is a member of [`config::Config`] there, and a flag in `src/cli/options.rs`.
+//!    `web/ts/limits.ts`. A word or a fraction is a row of `src/config/settings.rs`, from which the command line takes
+//!    it. Another one is a member of [`config::Config`], and a flag in `src/cli/options.rs`.
 //! 2. Of the server: `src/cli/commands/serve/mod.rs`, and the options that it fills: `src/server/state/mod.rs`, or
 //!    `src/server/socket/mod.rs` for connections. `--config` has it by the flag.
 //! 3. In a page: `web/src/options.rs`, `web/ts/options.ts` and `web/ts/types.ts`; `web/src/error.rs` says what the flag

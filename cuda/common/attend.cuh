@@ -2,7 +2,8 @@
 // and how a row is finished.
 //
 // Packed rows: the query heads of one KV head over the token rows of one sequence; row p is token p / group, query head
-// kv_head · group + p % group. -D: Q_TYPE, OUT_TYPE (float or u16), HEAD_DIM; STORES if the kernel makes q from qkv.
+// kv_head · group + p % group. -D: Q_TYPE, OUT_TYPE (float or u16), HEAD_DIM; STORES if the kernel makes q from qkv;
+// CHUNKS if a query sees the keys of its chunk.
 
 #pragma once
 #include "common/metadata.cuh"
@@ -24,7 +25,7 @@ struct Params {
   u32 kv_heads;
   u32 group;  // query heads per KV head
   u32 block_shift;
-  u32 window;
+  u32 window;  // tokens of a window or chunk
   float scale;
   float softcap;  // 0: none
   u32 unused;
@@ -34,6 +35,15 @@ struct Params {
 };
 
 constexpr float LOG2_E = 1.4426950408889634f;
+
+// How many of the last keys a query sees, its own included.
+__device__ __forceinline__ u32 visible_keys(const Params &params, u32 position) {
+#ifdef CHUNKS
+  return position % params.window + 1;
+#else
+  return params.window;
+#endif
+}
 
 // The list: LANE_LIST_WORDS words; the index of each lane's first item, and the end of the last lane; the items of the
 // lanes, then those of the tiles.

@@ -60,7 +60,7 @@ __device__ __forceinline__ u32 load_entry(const Params &params, u32 table, const
 // The range of keys that all rows of an item see, apart from hidden ones.
 __device__ __forceinline__ void common_keys(const Params &params, const Item &item, u32 &begin, u32 &end) {
   const u32 last = item.position + (item.first + item.count - 1) / params.group;
-  begin = max(item.key_begin, last - min(last, params.window - 1));
+  begin = max(item.key_begin, last - min(last, visible_keys(params, last) - 1));
   end = min(item.key_end, item.position + item.first / params.group + 1);
 }
 
@@ -245,10 +245,10 @@ __device__ __forceinline__ void make_exponents(float4 (&scores)[STRIPS][KEYS / 8
         high = to_exponent(params, high, factors.y, rows.slope[i], key + 1, position);
       }
       if (is_masked) {
-        const u32 position = position_of(rows, i);
+        const u32 position = position_of(rows, i), seen = visible_keys(params, position);
         // If the key comes after the position, the difference wraps around.
-        if (key > position || position - key >= params.window || !is_there(span, key)) low = LOWEST;
-        if (key + 1 > position || position - key - 1 >= params.window || !is_there(span, key + 1)) high = LOWEST;
+        if (key > position || position - key >= seen || !is_there(span, key)) low = LOWEST;
+        if (key + 1 > position || position - key - 1 >= seen || !is_there(span, key + 1)) high = LOWEST;
       }
     }
   }

@@ -35,10 +35,12 @@ struct Heads {
   u32 norm_after;  // norms follow the rotation
   u32 v_norm;
   float v_epsilon;
-  float q_slope;  // q *= 1 + q_slope · log(1 + floor(position / q_positions))
+  float q_slope;  // q *= 1 + q_slope · log(1 + floor((position + q_ahead) / q_positions))
   u32 q_positions;
+  u32 q_ahead;
   u32 stored;  // 0 if qkv has q only, else 1
   u32 row_columns;  // of qkv
+  u32 unused;
 };
 
 // One head of one token, for one of its lanes.
@@ -83,7 +85,8 @@ __device__ __forceinline__ Eight finished_run(const Heads &heads, const Unit &un
     for (u32 i = 0; i < 8; i++) e.v[i] *= w.v[i] + unit.offset;
   }
   if (is_query && heads.q_slope != 0.0f) {
-    const float growth = 1.0f + heads.q_slope * logf(1.0f + static_cast<float>(unit.position / heads.q_positions));
+    const u32 steps = (unit.position + heads.q_ahead) / heads.q_positions;
+    const float growth = 1.0f + heads.q_slope * logf(1.0f + static_cast<float>(steps));
     for (u32 i = 0; i < 8; i++) e.v[i] *= growth;
   }
   return e;

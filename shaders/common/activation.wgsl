@@ -1,5 +1,5 @@
-// act(gate) * up; params.alpha and params.limit belong to CLAMPED_SWIGLU.
-// Variants: SILU, GELU_TANH, GELU, RELU, CLAMPED_SWIGLU, RELU2, SIGMOID, XIELU.
+// act(gate) * up; params.alpha and params.limit belong to CLAMPED_SWIGLU, and the latter to CLAMPED_SILU.
+// Variants: SILU, GELU_TANH, GELU, RELU, CLAMPED_SWIGLU, CLAMPED_SILU, RELU2, SIGMOID, SOFTPLUS, XIELU.
 
 // The bound keeps exp finite: shader compilers may assume that there are no infinities.
 fn sigmoid(x: vec4<f32>) -> vec4<f32> {
@@ -47,12 +47,26 @@ fn activate(gate: vec4<f32>, up: vec4<f32>) -> vec4<f32> {
     let linear = clamp(up, vec4<f32>(-params.limit), vec4<f32>(params.limit));
     return bounded * sigmoid(params.alpha * bounded) * (linear + 1.0);
 #endif
+#ifdef CLAMPED_SILU
+    let bounded = min(gate * sigmoid(gate), vec4<f32>(params.limit));
+    return bounded * clamp(up, vec4<f32>(-params.limit), vec4<f32>(params.limit));
+#endif
 #ifdef RELU2
     let positive = max(gate, vec4<f32>(0.0));
     return positive * positive * up;
 #endif
 #ifdef SIGMOID
     return sigmoid(gate) * up;
+#endif
+#ifdef SOFTPLUS
+    // max(x, 0) + log(1 + t) with t = exp(-|x|). The logarithm is twice the area tangent of z = t / (2 + t), whose
+    // series keeps its digits where t is small; its first missing term is 1.4e-8 of it at z = 1/3.
+    let t = exp(max(-abs(gate), vec4<f32>(-87.0)));
+    let z = t / (2.0 + t);
+    let z2 = z * z;
+    let high = ((z2 / 13.0 + 1.0 / 11.0) * z2 + 1.0 / 9.0) * z2 + 1.0 / 7.0;
+    let series = ((high * z2 + 1.0 / 5.0) * z2 + 1.0 / 3.0) * z2 + 1.0;
+    return (max(gate, vec4<f32>(0.0)) + 2.0 * z * series) * up;
 #endif
 }
 #endif

@@ -18,7 +18,7 @@ struct Params {
     head_count: u32, // KV heads of this pool shard
     group: u32, // query heads per KV head
     block_shift: u32,
-    window: u32, // window size; NONE: no window
+    window: u32, // tokens of a window or chunk; NONE: no window
     scale: f32,
     softcap: f32,
 }

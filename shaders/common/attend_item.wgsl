@@ -1,7 +1,7 @@
 // Bindings and common functions of the paged attention kernels: find rows and keys, turn a dot product into a score,
-// write a finished row. Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, KV_CODES, KV_FP8, SOFTCAP, ALIBI, SINKS
-// (options are variants because a driver that runs shaders on a CPU executes both sides of an `if`); TEXELS: read-only
-// buffers, except small vectors, are bound as images.
+// write a finished row. Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, KV_CODES, KV_FP8, SOFTCAP, ALIBI, SINKS,
+// CHUNKS (options are variants because a driver that runs shaders on a CPU executes both sides of an `if`); TEXELS:
+// read-only buffers, except small vectors, are bound as images.
 
 #import attend
 #import kv_load
@@ -96,10 +96,23 @@ fn block_at(item: u32, head: u32, key: u32) -> u32 {
     return select(tile, NONE, block == NONE);
 }
 
-// Keys (position − window, position] are visible.
+// Keys (position − window, position] are visible; with CHUNKS, those of the position's chunk of `window` tokens.
 fn is_visible(key: u32, position: u32) -> bool {
     // `&`, not `&&`: a branch costs more than a comparison.
+#ifdef CHUNKS
+    return (key <= position) & (position - key <= position % params.window);
+#else
     return (key <= position) & (position - key < params.window);
+#endif
+}
+
+// The first visible key.
+fn first_visible(position: u32) -> u32 {
+#ifdef CHUNKS
+    return position - position % params.window;
+#else
+    return position + 1u - min(params.window, position + 1u);
+#endif
 }
 
 // The score for a scaled q · k.

@@ -1,17 +1,19 @@
-//! The engine's numbers and switches as options of the command line: one for each row of [`Config::OPTIONS`] and
-//! [`Config::SWITCHES`].
+//! The engine's options of the command line: one for each row of [`Config::OPTIONS`], [`Config::SWITCHES`] and
+//! [`Config::SETTINGS`].
 
 use super::device;
 use super::units::{parse_bytes, parse_count};
-use clap::builder::{BoolishValueParser, ValueParser};
+use anyhow::anyhow;
+use clap::builder::{BoolishValueParser, PossibleValue, PossibleValuesParser, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use folio::config::{Config, ConfigError, EngineOption, EngineSwitch};
+use folio::config::{Config, EngineOption, EngineSetting, EngineSwitch};
 
-/// The engine's numbers and switches that were given.
+/// The engine's options that were given.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LimitArgs {
     numbers: Vec<(&'static EngineOption, u64)>,
     switches: Vec<&'static EngineSwitch>,
+    settings: Vec<(&'static EngineSetting, String)>,
 }
 
 impl LimitArgs {
@@ -19,12 +21,17 @@ impl LimitArgs {
     ///
     /// # Errors
     ///
-    /// A number outside its range, by the option's name.
-    pub(crate) fn over(&self, mut settings: Config) -> Result<Config, ConfigError> {
+    /// A value outside its range, by the option's name.
+    pub(crate) fn over(&self, mut config: Config) -> anyhow::Result<Config> {
         for switch in &self.switches {
-            (switch.turn_on)(&mut settings);
+            (switch.turn_on)(&mut config);
         }
-        settings.with(&self.numbers)
+        for (setting, text) in &self.settings {
+            let option = setting.name.replace('_', "-");
+            let set = setting.set(&mut config, text);
+            set.map_err(|message| anyhow!("--{option}: {message}, not {text}"))?;
+        }
+        Ok(config.with(&self.numbers)?)
     }
 
     /// The number of an option, if it was given.
@@ -42,7 +49,7 @@ impl LimitArgs {
         let option = EngineOption::named(name).map(|option| (option, value));
         Self {
             numbers: others.copied().chain(option).collect(),
-            switches: self.switches.clone(),
+            ..self.clone()
         }
     }
 }
@@ -55,9 +62,13 @@ impl FromArgMatches for LimitArgs {
         let switches = Config::SWITCHES
             .iter()
             .filter(|switch| matches.get_flag(switch.name));
+        let settings = Config::SETTINGS.iter().filter_map(|setting| {
+            Some((setting, matches.get_one::<String>(setting.name)?.clone()))
+        });
         Ok(Self {
             numbers: numbers.collect(),
             switches: switches.collect(),
+            settings: settings.collect(),
         })
     }
 
@@ -72,6 +83,7 @@ impl Args for LimitArgs {
         command
             .args(Config::OPTIONS.iter().map(number_arg))
             .args(Config::SWITCHES.iter().map(switch_arg))
+            .args(Config::SETTINGS.iter().map(setting_arg))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -100,6 +112,23 @@ fn switch_arg(switch: &EngineSwitch) -> Arg {
         .action(ArgAction::SetTrue)
         .value_parser(BoolishValueParser::new())
         .help(switch.help.trim_end_matches('.'))
+}
+
+fn setting_arg(setting: &EngineSetting) -> Arg {
+    let default = (setting.default)(&Config::default());
+    let words = setting.words.iter().filter_map(|names| names.split_first());
+    let words =
+        words.map(|(word, others)| PossibleValue::new(*word).aliases(others.iter().copied()));
+    let parser = if setting.words.is_empty() {
+        ValueParser::string()
+    } else {
+        PossibleValuesParser::new(words).into()
+    };
+    named(setting.name)
+        .value_name(setting.unit)
+        .value_parser(parser)
+        .allow_negative_numbers(true)
+        .help(format!("{} [default: {default}]", setting.help))
 }
 
 /// An option with its long form and its variable.

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use folio::config::Config;
 use folio::engine;
 use folio::model::Model;
-use folio::model::adapters::Adapter;
+use folio::model::adapters::{Adapter, AdapterLayout};
 use folio::plan::WeightFormat;
 use folio::server::{AdapterReader, ServedAdapter};
 use serde::Deserialize;
@@ -218,55 +218,67 @@ impl Adapters {
         self.wanted.is_empty() && !self.may_grow
     }
 
-    /// Reads the adapters, and makes room for them in the model: one slot for each, and the rank that they have
-    /// together, unless the settings say how many and which. `rank` is the one that was given.
+    /// Reads the adapters, and makes room for them in the model. `rank` is the one that was given.
     pub(crate) fn open(
         &self,
         served: &[String],
         model: &mut Model,
         (config, rank): (&mut Config, Option<u64>),
     ) -> Result<Vec<ServedAdapter>> {
+        let opened = self.read(served)?;
+        self.size(&opened, config, rank)?;
+        match engine::adapter_room(config) {
+            Some(room) => self.check(opened, &Arc::new(model.reserve_adapters(room)), room.rank),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Reads the adapters, which have other names than those that are served.
+    fn read(&self, served: &[String]) -> Result<Vec<Adapter>> {
         let mut names: BTreeSet<&str> = served.iter().map(String::as_str).collect();
         let mut opened = Vec::new();
-        for Wanted {
-            option, name, path, ..
-        } in &self.wanted
-        {
+        for wanted in &self.wanted {
+            let option = &wanted.option;
             ensure!(
-                names.insert(name),
+                names.insert(&wanted.name),
                 "{option}: another model or adapter has this name"
             );
-            opened.push(Adapter::open(path).with_context(|| option.clone())?);
+            opened.push(Adapter::open(&wanted.path).with_context(|| option.clone())?);
         }
+        Ok(opened)
+    }
+
+    /// Sets how much room there is: one slot for each, and the rank that they have together, unless the settings say
+    /// how many and which.
+    fn size(&self, opened: &[Adapter], config: &mut Config, rank: Option<u64>) -> Result<()> {
         if config.max_loras == 0 {
             let slots = opened.len().max(self.may_grow.into());
             config.max_loras = u32::try_from(slots).context("--max-loras")?;
         }
         if rank.is_none() {
-            config.max_lora_rank = self.rank(&opened);
+            config.max_lora_rank = self.rank(opened);
         }
-        config.lora_format = self.format(&opened, config);
-        let Some(room) = engine::adapter_room(config) else {
-            return Ok(Vec::new());
-        };
-        let layout = Arc::new(model.reserve_adapters(room));
+        config.lora_format = self.format(opened, config);
+        Ok(())
+    }
+
+    /// Checks that each adapter is one of the model, and that those that change every answer fit together into `rank`.
+    fn check(
+        &self,
+        opened: Vec<Adapter>,
+        layout: &Arc<AdapterLayout>,
+        rank: u32,
+    ) -> Result<Vec<ServedAdapter>> {
         let mut adapters = Vec::new();
-        for (
-            Wanted {
-                option,
-                name,
-                path,
-                scale,
-            },
-            adapter,
-        ) in self.wanted.iter().zip(opened)
-        {
-            layout.check(&adapter).with_context(|| option.clone())?;
+        for (wanted, adapter) in self.wanted.iter().zip(opened) {
+            layout
+                .check(&adapter)
+                .with_context(|| wanted.option.clone())?;
             adapters.push(ServedAdapter {
-                name: name.clone(),
-                path: path.display().to_string(),
+                name: wanted.name.clone(),
+                path: wanted.path.display().to_string(),
                 adapter: Arc::new(adapter),
-                scale: *scale,
+                scale: wanted.scale,
             });
         }
         let applied = adapters.iter().filter(|adapter| adapter.scale != 0.0);
@@ -274,7 +286,6 @@ impl Adapters {
             .map(|adapter| (adapter.adapter.clone(), adapter.scale))
             .collect();
         layout.combine(&applied).ok_or_else(|| {
-            let rank = room.rank;
             anyhow!(
                 "--lora: together, the adapters have a larger rank than {rank} (--max-lora-rank)"
             )

@@ -13,6 +13,7 @@ mod drivers;
 mod folders;
 mod hub;
 mod limits;
+mod local;
 mod lora;
 mod options;
 mod remote;

@@ -11,7 +11,6 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use folio::config::{Config, Speculation, SpeculationMethod};
 use folio::model::{Gguf, Model, ModelSpec, Quantization, Texts, demo, stand_in};
-use folio::plan::KvFormat;
 use folio::platform::FileAccess;
 use folio::text::{MORE_TEMPLATES, TextFolder, TextModel, Tokenizer};
 use std::path::{Path, PathBuf};
@@ -20,17 +19,6 @@ use std::sync::OnceLock;
 /// The help of an option that takes the name of a shape.
 pub(crate) fn shape_help(what: &str) -> String {
     format!("{what}: {} or HxLxNxKxDxFxV", ModelSpec::SHAPES.join(", "))
-}
-
-/// Data type of the KV pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum KvCacheDtype {
-    Auto,
-    F16,
-    F32,
-    Q8,
-    #[value(alias = "fp8_e4m3")]
-    Fp8,
 }
 
 /// Bits per weight.
@@ -75,11 +63,6 @@ pub(crate) struct EngineArgs {
     pub(crate) dtype: Dtype,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
-    #[arg(long, env = "FOLIO_GPU_MEMORY_UTILIZATION", value_name = "SHARE", help = share_help())]
-    pub(crate) gpu_memory_utilization: Option<f32>,
-    /// Data type of the KV pool; auto is f16, q8 and fp8 (E4M3) hold nearly twice as many tokens
-    #[arg(long, env = "FOLIO_KV_CACHE_DTYPE", default_value = "auto")]
-    pub(crate) kv_cache_dtype: KvCacheDtype,
     #[command(flatten)]
     pub(crate) host_tier: HostTierArgs,
     #[command(flatten)]
@@ -94,11 +77,6 @@ pub(crate) struct EngineArgs {
     draft_model: Option<PathBuf>,
 }
 
-fn share_help() -> String {
-    let default = Config::default().gpu_memory_utilization;
-    format!("Fraction of the device's memory for weights and KV pool [default: {default}]")
-}
-
 impl EngineArgs {
     /// The requested device, not yet open.
     pub(crate) fn device(&self) -> Result<Device> {
@@ -109,22 +87,12 @@ impl EngineArgs {
     pub(crate) fn config(&self) -> Result<Config> {
         let default = device::defaults(&self.device.choice);
         let config = Config {
-            gpu_memory_utilization: self
-                .gpu_memory_utilization
-                .unwrap_or(default.gpu_memory_utilization),
             kv_host_bytes: self.host_tier.bytes(),
             kv_disk: self.disk_tier.config(),
-            kv_format: match self.kv_cache_dtype {
-                KvCacheDtype::Auto => default.kv_format,
-                KvCacheDtype::F16 => KvFormat::F16,
-                KvCacheDtype::F32 => KvFormat::F32,
-                KvCacheDtype::Q8 => KvFormat::Q8,
-                KvCacheDtype::Fp8 => KvFormat::Fp8,
-            },
             speculation: self.speculation(default.speculation)?,
             ..default
         };
-        Ok(self.limits.over(config)?)
+        self.limits.over(config)
     }
 
     /// Maximum number of waiting requests.

@@ -6,13 +6,12 @@ use super::lora::Adapters;
 use super::options::{EngineArgs, ModelArgs, TextFiles};
 use crate::cli::terminal::output::note;
 use crate::cli::terminal::progress::{Phase, Unit};
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail};
 use folio::backend::{Backend, BackendError};
 use folio::config::Config;
-use folio::engine::fit::{Beside, FitReport};
 use folio::engine::handle::{self, EngineHandle, EngineInbox, EngineInfo, Status};
 use folio::engine::request::SamplingParams;
-use folio::engine::{self, DeviceQueue, EngineEnd, Others, Progress, StartError};
+use folio::engine::{self, DeviceQueue, EngineEnd, Others, Progress};
 use folio::model::{DrawDefaults, GenerationDefaults, Model};
 use folio::server::{ServedAdapter, ServerOptions, ServerState};
 use folio::text::TextModel;
@@ -47,7 +46,7 @@ struct Spawn {
 
 /// What is said on stderr of a start that goes well, besides its progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Tells {
+pub(crate) enum Tells {
     Nothing,
     /// What the folder for files of KV blocks has.
     Disk,
@@ -87,127 +86,8 @@ impl Session {
         adapters: &Adapters,
     ) -> Result<Self> {
         let mut config = engine.config()?;
-        let mut models = Models::open(model, engine)?;
-        let adapters = models.open_adapters((adapters, &[]), engine, &mut config)?;
-        let session = Self::spawn(engine.device()?, models, config, (Tells::Disk, None))?;
-        Ok(Self {
-            adapters,
-            ..session
-        })
-    }
-
-    /// Like [`Self::start`], for a server: prints a line on stderr with the memory to be allocated, and does not
-    /// download a model that does not fit.
-    pub(crate) fn start_to_serve(
-        model: &ModelArgs,
-        engine: &EngineArgs,
-        adapters: (&Adapters, &[String]),
-    ) -> Result<Self> {
-        let (mut config, device) = (engine.config()?, engine.device()?);
-        if let Some(model) = model.describe_far()? {
-            let caps = device.caps()?;
-            let report = FitReport::new(
-                &model,
-                &model.record(caps.activations),
-                Beside::default(),
-                &config,
-                &caps,
-            );
-            ensure!(
-                report.requested.fits(),
-                StartError::DoesNotFit(Box::new(report))
-            );
-        }
-        let mut models = Models::open(model, engine)?;
-        let adapters = models.open_adapters(adapters, engine, &mut config)?;
-        let session = Self::spawn(device, models, config, (Tells::Everything, None))?;
-        Ok(Self {
-            adapters,
-            ..session
-        })
-    }
-
-    /// Like [`Self::start_to_serve`], with limits that were planned for several models, which stand in the device's
-    /// queue.
-    pub(crate) fn start_planned(
-        model: &ModelArgs,
-        engine: &EngineArgs,
-        config: Config,
-        device_queue: DeviceQueue,
-    ) -> Result<Self> {
-        Self::spawn(
-            engine.device()?,
-            Models::open(model, engine)?,
-            config,
-            (Tells::Everything, Some(device_queue)),
-        )
-    }
-
-    /// Like [`Self::start`], with parts from the caller, who knows what is in them.
-    pub(crate) fn start_on(
-        device: Device,
-        model: Model,
-        text: TextFiles,
-        config: Config,
-    ) -> Result<Self> {
-        Self::spawn(
-            device,
-            Models {
-                model,
-                text,
-                draft: None,
-            },
-            config,
-            (Tells::Nothing, None),
-        )
-    }
-
-    /// Reads the texts while the weights load.
-    fn spawn(
-        device: Device,
-        models: Models,
-        config: Config,
-        (tells, device_queue): (Tells, Option<DeviceQueue>),
-    ) -> Result<Self> {
-        let Models { model, text, draft } = models;
-        let is_demo = text.is_demo();
-        let (draft, draft_text) = draft.unzip();
-        let (handle, inbox) = handle::channel(config.queue_requests_max);
-        let inbox = match device_queue {
-            Some(device_queue) => inbox.with_device_queue(device_queue),
-            None => inbox,
-        };
-        let generation = model.generation().clone();
-        let model = match &device {
-            Device::Fake(script) => match script.context {
-                Some(count) => model.with_positions(count),
-                None => model,
-            },
-            _ => model,
-        };
-        let thread = device.with(Spawn {
-            model,
-            draft,
-            config,
-            inbox,
-            tells,
-        });
-        match read_texts(text, draft_text) {
-            Ok(text) => Ok(Self {
-                handle,
-                text: Arc::new(text),
-                generation,
-                thread,
-                adapters: Vec::new(),
-                is_demo,
-            }),
-            Err(error) => {
-                // A process must not end while one of its threads uses a driver. The first error is the one to report.
-                handle.drain();
-                let _ = thread.join();
-                Err(error)
-            }
-        }
+        let opened = Opened::named(model, engine)?.with((adapters, &[]), engine, &mut config)?;
+        opened.start(engine.device()?, config, Tells::Disk)
     }
 
     /// Blocks until the engine accepts requests. Returns the error if loading failed.
@@ -287,15 +167,29 @@ impl Session {
     }
 }
 
-/// A model with the files of its texts, and the draft model with its own.
-struct Models {
+/// A model that is open, with what belongs to it; none of it has begun to load.
+pub(crate) struct Opened {
     model: Model,
     text: TextFiles,
     draft: Option<(Model, TextFiles)>,
+    adapters: Vec<ServedAdapter>,
+    device_queue: Option<DeviceQueue>,
 }
 
-impl Models {
-    fn open(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
+impl Opened {
+    /// The model, with the files of its texts.
+    pub(crate) fn new(model: Model, text: TextFiles) -> Self {
+        Self {
+            model,
+            text,
+            draft: None,
+            adapters: Vec::new(),
+            device_queue: None,
+        }
+    }
+
+    /// The model that the options name, and the draft model.
+    pub(crate) fn named(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
         let (opened, text) = model.open_with_text()?;
         let draft = engine
             .draft_model()
@@ -307,21 +201,76 @@ impl Models {
             })
             .transpose()?;
         Ok(Self {
-            model: opened,
-            text,
             draft,
+            ..Self::new(opened, text)
         })
     }
 
-    /// Reads the adapters of the model, which has these names.
-    fn open_adapters(
-        &mut self,
+    /// Reads the adapters of the model, which has these names, and makes room for them.
+    pub(crate) fn with(
+        mut self,
         (adapters, names): (&Adapters, &[String]),
         engine: &EngineArgs,
         config: &mut Config,
-    ) -> Result<Vec<ServedAdapter>> {
+    ) -> Result<Self> {
         let rank = engine.limits.get("max_lora_rank");
-        adapters.open(names, &mut self.model, (config, rank))
+        self.adapters = adapters.open(names, &mut self.model, (config, rank))?;
+        Ok(self)
+    }
+
+    /// Several models share the device, one of which loads at a time.
+    pub(crate) fn in_queue(self, device_queue: DeviceQueue) -> Self {
+        Self {
+            device_queue: Some(device_queue),
+            ..self
+        }
+    }
+
+    /// Whether it has a head for classes.
+    pub(crate) fn has_classes(&self) -> bool {
+        self.model.classes().is_some()
+    }
+
+    /// Begins to load. The texts are read meanwhile.
+    pub(crate) fn start(self, device: Device, config: Config, tells: Tells) -> Result<Session> {
+        let is_demo = self.text.is_demo();
+        let (draft, draft_text) = self.draft.unzip();
+        let (handle, inbox) = handle::channel(config.queue_requests_max);
+        let inbox = match self.device_queue {
+            Some(device_queue) => inbox.with_device_queue(device_queue),
+            None => inbox,
+        };
+        let generation = self.model.generation().clone();
+        let model = match &device {
+            Device::Fake(script) => match script.context {
+                Some(count) => self.model.with_positions(count),
+                None => self.model,
+            },
+            _ => self.model,
+        };
+        let thread = device.with(Spawn {
+            model,
+            draft,
+            config,
+            inbox,
+            tells,
+        });
+        match read_texts(self.text, draft_text) {
+            Ok(text) => Ok(Session {
+                handle,
+                text: Arc::new(text),
+                generation,
+                thread,
+                adapters: self.adapters,
+                is_demo,
+            }),
+            Err(error) => {
+                // A process must not end while one of its threads uses a driver. The first error is the one to report.
+                handle.drain();
+                let _ = thread.join();
+                Err(error)
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The plan of a draft model, matched with that of the model: which of the model's blocks each of its layers uses.
 
-use crate::plan::{KvLayer, Plan};
+use crate::plan::{KvLayer, Plan, Window};
 use std::sync::Arc;
 
 /// Why a draft model does not go with a model.
@@ -85,17 +85,17 @@ fn shared_groups(plan: &Plan, draft: &Plan) -> Result<Vec<usize>, DraftError> {
             model: plan.vocab,
         });
     }
-    let group_of = |window: Option<u32>| {
+    let group_of = |window: Option<Window>| {
         let groups = plan
             .kv_groups
             .iter()
             .enumerate()
-            .filter(|(_, group)| tokens_kept(group.window) >= tokens_kept(window));
+            .filter(|(_, group)| keeps(group.window, window));
         let least = groups
             .min_by_key(|(_, group)| tokens_kept(group.window))
             .map(|(index, _)| index);
         least.ok_or(DraftError::Window {
-            window: window.unwrap_or(draft.positions_max),
+            window: window.map_or(draft.positions_max, Window::tokens),
         })
     };
     draft
@@ -105,8 +105,13 @@ fn shared_groups(plan: &Plan, draft: &Plan) -> Result<Vec<usize>, DraftError> {
         .collect()
 }
 
-fn tokens_kept(window: Option<u32>) -> u32 {
-    window.unwrap_or(u32::MAX)
+/// Whether a group with the first window has all that a query sees with the second.
+fn keeps(window: Option<Window>, seen: Option<Window>) -> bool {
+    window.is_none_or(|window| seen.is_some_and(|seen| window.covers(seen)))
+}
+
+fn tokens_kept(window: Option<Window>) -> u32 {
+    window.map_or(u32::MAX, Window::tokens)
 }
 
 #[cfg(test)]

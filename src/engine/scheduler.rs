@@ -2,50 +2,57 @@
 //!
 //! One rule, no phases: a sequence has a number of tokens, some of them computed. A step computes some of the missing
 //! ones; when none is missing, it draws the next token. Prefill, chunked prefill, prefix hits and decode are all this
-//! rule. [`Scheduler::schedule`] is here; `chunks` says how many tokens of a sequence a step computes, `admit` brings
-//! waiting sequences in, `preempt` sends running ones back when blocks run out, `verify` adds drafts to rows and
-//! accepts them, `commit` takes results. [`Memory`] owns what sequences occupy.
+//! rule.
+//!
+//! Calls go in one direction. [`Scheduler::schedule`] is here, and calls `admit`, which brings waiting sequences in;
+//! both call `rows`, which asks `chunks` how many tokens of a sequence a step computes, `drafts` for guesses to verify
+//! with them, and `preempt` for room, which sends running sequences back. [`Scheduler::commit`] takes results: `verify`
+//! accepts drafts, and `answer` appends tokens and ends choices. Below all of them are two types of their own:
+//! [`beams`], the sequences that search together, and [`queues`], where every sequence is and what it holds.
+//! [`super::memory::Memory`] owns what sequences occupy.
 //!
 //! Nothing that a step in flight uses is released: a sequence that ends or is preempted leaves after its last step has
 //! completed. Pure: no device, clock, thread or randomness, and no knowledge of what the tokens mean.
 
 mod admit;
+mod answer;
 mod beams;
 mod builder;
 mod chunks;
 mod commit;
 mod counts;
+mod drafts;
 mod files;
 mod images;
 mod preempt;
 mod prefix;
 mod prompt_outputs;
+mod queues;
 mod round_robin;
+mod rows;
+mod seats;
 mod side_arrays;
 mod slots;
 #[cfg(test)]
 mod tests;
 mod verify;
 
-pub use commit::Events;
+pub use answer::Events;
 
 use super::adapters::AdapterPool;
-use super::batch::{Batch, Draw, Row};
+use super::batch::Batch;
 use super::images::ImagePool;
 use super::memory::{BlockPool, Claim, Demand, Group, Memory, MemoryLimits, Rates};
 use super::request::{PromptEvent, Request};
-use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
-use super::speculation::Answers;
+use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, StreamId};
 use super::speculation::pace::{Pace, Yield};
 use super::stats::Counts;
 use crate::config::Speculation;
 use crate::plan::inputs::{BatchInputs, NONE};
-use beams::BeamGroups;
+use beams::Beams;
 use builder::BatchBuilder;
-use prefix::Past;
+use queues::Queues;
 use round_robin::RoundRobin;
-use side_arrays::side_entries;
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// After this many preemptions, a sequence is readmitted only with all blocks reserved that it may still need.
@@ -97,6 +104,23 @@ impl Limits {
         self.memory.windows.is_empty() && self.memory.state_slots == 0
     }
 
+    /// How long a sequence may become.
+    fn tokens_limit(&self, sequence: &Sequence) -> u32 {
+        let (prompt_len, params) = (sequence.prompt_len(), sequence.params());
+        let answer_max = if sequence.request.pooling.is_some() {
+            1
+        } else {
+            params.max_tokens.unwrap_or(u32::MAX)
+        };
+        // After a prompt that fills the context, the one token that is not wanted.
+        let most = self.max_model_len.max(prompt_len + 1);
+        let limit = prompt_len.saturating_add(answer_max).min(most);
+        match params.beams {
+            Some(beams) => limit.min(self.beam_room().tokens_max(prompt_len, beams.width)),
+            None => limit,
+        }
+    }
+
     /// Blocks of each KV group that the longest sequence has.
     pub(super) fn blocks_of_longest(&self) -> Vec<u32> {
         let blocks = self.max_model_len.div_ceil(self.memory.block_size);
@@ -107,26 +131,11 @@ impl Limits {
 /// Decides what each step computes.
 #[derive(Debug)]
 pub struct Scheduler {
-    limits: Limits,
-    memory: Memory,
-    sequences: Sequences,
-    by_stream: HashMap<StreamId, SequenceId>,
-    groups: BeamGroups,
-    /// Running sequences in scheduling order, without those that are leaving.
-    running: Vec<SequenceId>,
-    waiting: BTreeMap<Order, SequenceId>,
-    /// Sequences that have ended or been preempted, but are still used by a step in flight.
-    leaving: Vec<SequenceId>,
-    feed_slots: Vec<u32>,
-    adapters: AdapterPool,
-    images: ImagePool,
+    queues: Queues,
+    beams: Beams,
     round_robin: RoundRobin,
-    past: Past,
-    answers: Answers,
     pace: Pace,
     arrivals: u64,
-    steps_in_flight: u32,
-    counts: Counts,
     /// First choices of requests that were admitted since [`Self::take_admitted`].
     admitted: Vec<(StreamId, PromptEvent)>,
 }
@@ -156,31 +165,18 @@ impl Scheduler {
             "a step has room for a fixed chunk"
         );
         Self {
-            memory: Memory::new(limits.memory.clone(), limits.demand()),
-            sequences: Sequences::default(),
-            by_stream: HashMap::new(),
-            groups: BeamGroups::new(),
-            running: Vec::new(),
-            waiting: BTreeMap::new(),
-            leaving: Vec::new(),
-            feed_slots: (0..limits.feed_slots).rev().collect(),
-            adapters: AdapterPool::new(limits.adapter_slots),
-            images: ImagePool::new(limits.image_rows),
+            queues: Queues::new(limits),
+            beams: Beams::default(),
             round_robin: RoundRobin::default(),
-            past: Past::default(),
-            answers: Answers::default(),
             pace: Pace::default(),
             arrivals: 0,
-            steps_in_flight: 0,
-            counts: Counts::default(),
             admitted: Vec::new(),
-            limits,
         }
     }
 
     /// The same scheduler with measured times that decide whether blocks move.
     pub(super) fn with_rates(mut self, rates: Rates) -> Self {
-        self.memory.set_rates(rates);
+        self.queues.memory.set_rates(rates);
         self
     }
 
@@ -197,7 +193,7 @@ impl Scheduler {
         debug_assert!(
             streams
                 .iter()
-                .all(|stream| !self.by_stream.contains_key(stream)),
+                .all(|stream| !self.queues.by_stream.contains_key(stream)),
             "a stream is used once"
         );
         let choices: Vec<_> = streams
@@ -218,62 +214,51 @@ impl Scheduler {
         } else {
             &choices
         };
-        let holding = self.memory.holding(&self.limits.claim(&request));
+        let holding = self
+            .queues
+            .memory
+            .holding(&self.queues.limits.claim(&request));
         let mut sequence = Sequence::new(request, own, seed, order, holding);
-        let answer_max = if sequence.request.pooling.is_some() {
-            Some(1)
-        } else {
-            sequence.params().max_tokens
-        };
-        let answer_max = answer_max.unwrap_or(u32::MAX);
-        // After a prompt that fills the context, the one token that is not wanted.
-        let most = self.limits.max_model_len.max(sequence.prompt_len() + 1);
-        sequence.tokens_limit = sequence.prompt_len().saturating_add(answer_max).min(most);
+        sequence.tokens_limit = self.queues.limits.tokens_limit(&sequence);
         let constrained = sequence.is_constrained();
         sequence.waits_for_host = waits_for_host || constrained || beams.is_some();
-        if let Some(beams) = beams {
-            let room = self
-                .limits
-                .beam_room()
-                .tokens_max(sequence.prompt_len(), beams.width);
-            sequence.tokens_limit = sequence.tokens_limit.min(room);
-        }
         assert!(
             sequence.prompt_len() < sequence.tokens_limit,
             "a queued prompt leaves room for a token"
         );
         self.arrivals += 1;
         let order = sequence.order;
-        let id = self.sequences.insert(sequence);
-        self.waiting.insert(order, id);
-        self.by_stream
+        let id = self.queues.sequences.insert(sequence);
+        self.queues.waiting.insert(order, id);
+        self.queues
+            .by_stream
             .extend(streams.iter().map(|&stream| (stream, id)));
         if let Some(beams) = beams {
-            self.start_beams(id, beams, choices);
+            self.beams.start(&mut self.queues, id, beams, choices);
         }
     }
 
     /// Ends a choice whose client has gone. Its blocks are freed once no step in flight uses them.
     pub fn abort(&mut self, stream: StreamId) {
-        if let Some(id) = self.by_stream.remove(&stream) {
-            self.counts.finished_abort += 1;
+        if let Some(id) = self.queues.by_stream.remove(&stream) {
+            self.queues.counts.finished_abort += 1;
             self.end_choice(id, stream);
         }
     }
 
     /// Ends a choice whose client has all that it wants, as [`Self::abort`] does.
     pub fn stop(&mut self, stream: StreamId) {
-        if let Some(id) = self.by_stream.remove(&stream) {
-            self.counts.finished_stop += 1;
+        if let Some(id) = self.queues.by_stream.remove(&stream) {
+            self.queues.counts.finished_stop += 1;
             self.end_choice(id, stream);
         }
     }
 
     fn end_choice(&mut self, id: SequenceId, stream: StreamId) {
-        if let Some(group) = self.group_of(id) {
-            return self.abort_beams(group, stream);
+        if let Some(group) = self.queues.sequences[id].group() {
+            return self.beams.abort(&mut self.queues, group, stream);
         }
-        let sequence = &mut self.sequences[id];
+        let sequence = &mut self.queues.sequences[id];
         debug_assert!(
             sequence.streams().any(|own| own == stream),
             "a stream names the sequence that computes for it"
@@ -281,7 +266,7 @@ impl Scheduler {
         if sequence.choice.stream != stream {
             sequence.forks.retain(|choice| choice.stream != stream);
         } else if sequence.forks.is_empty() {
-            self.leave(id, Exit::Ended);
+            self.queues.leave(id, Exit::Ended);
         } else {
             // Other choices still need the prompt: the next one takes it over.
             sequence.choice = sequence.forks.remove(0);
@@ -292,15 +277,15 @@ impl Scheduler {
     /// step may be in flight.
     pub fn schedule(&mut self, tokens_max: u32) -> Option<Batch> {
         assert!(
-            self.steps_in_flight <= 1,
+            self.queues.steps_in_flight <= 1,
             "a sequence has at most one pending token"
         );
-        let tokens_max = if self.limits.is_whole() {
-            self.limits.tokens_max
+        let tokens_max = if self.queues.limits.is_whole() {
+            self.queues.limits.tokens_max
         } else {
-            tokens_max.clamp(1, self.limits.tokens_max)
+            tokens_max.clamp(1, self.queues.limits.tokens_max)
         };
-        self.release_computed_images();
+        self.queues.release_computed_images();
         let mut builder = self.builder(tokens_max);
         let others = self.schedule_decodes(&mut builder);
         self.schedule_prefills(others, &mut builder);
@@ -309,22 +294,25 @@ impl Scheduler {
         }
         if builder.batch.rows.is_empty() {
             debug_assert!(builder.batch.moves.is_empty(), "only rows take blocks");
-            let idle = self.running.is_empty() && self.waiting.is_empty();
-            let is_reading = self.memory.files().is_reading();
+            let idle = self.queues.running.is_empty() && self.queues.waiting.is_empty();
+            let is_reading = self.queues.memory.files().is_reading();
             assert!(
-                idle || is_reading || self.steps_in_flight > 0,
+                idle || is_reading || self.queues.steps_in_flight > 0,
                 "with no step in flight, some sequence can always continue"
             );
             return None;
         }
-        let saves = self.memory.save_some_finished();
+        let saves = self.queues.memory.save_some_finished();
         builder.batch.moves.saves.extend(saves);
-        builder.batch.adapters = self.adapters.take_loads();
-        builder.batch.tiles = self.images.take_loads();
-        self.register_snapshots(&builder.batch);
-        self.counts.steps += 1;
-        self.counts.step_tokens.count(builder.batch.rows.len());
-        self.steps_in_flight += 1;
+        builder.batch.adapters = self.queues.adapters.take_loads();
+        builder.batch.tiles = self.queues.images.take_loads();
+        self.queues.register_snapshots(&builder.batch);
+        self.queues.counts.steps += 1;
+        self.queues
+            .counts
+            .step_tokens
+            .count(builder.batch.rows.len());
+        self.queues.steps_in_flight += 1;
         Some(builder.batch)
     }
 
@@ -332,43 +320,44 @@ impl Scheduler {
     pub fn flatten(&mut self, batch: &Batch) -> BatchInputs {
         assert_eq!(
             batch.step + 1,
-            self.counts.steps,
+            self.queues.counts.steps,
             "only the batch scheduled last is flattened"
         );
         batch.flatten(
-            &mut self.sequences,
-            self.memory.pool(),
-            &self.limits.eos_token_ids,
-            self.limits.vocab,
+            &mut self.queues.sequences,
+            self.queues.memory.pool(),
+            &self.queues.limits.eos_token_ids,
+            self.queues.limits.vocab,
         )
     }
 
     /// Whether the next step may be submitted before the tokens of the step in flight are read. Rows that need the host
     /// skip such a step. It is not worthwhile with too many of them, and no row may skip two steps in a row.
     pub fn may_look_ahead(&self) -> bool {
-        let waits = |id: &&SequenceId| self.sequences[**id].awaits_token();
-        let waiting = self.running.iter().filter(waits).count();
+        let waits = |id: &&SequenceId| self.queues.sequences[**id].awaits_token();
+        let waiting = self.queues.running.iter().filter(waits).count();
         let skipped_before = self
+            .queues
             .running
             .iter()
             .filter(waits)
-            .any(|&id| self.sequences[id].skipped);
-        !skipped_before && waiting * 4 < self.running.len().max(1)
+            .any(|&id| self.queues.sequences[id].skipped);
+        !skipped_before && waiting * 4 < self.queues.running.len().max(1)
     }
 
     /// Whether nothing is queued, running or in flight.
     pub fn is_idle(&self) -> bool {
-        self.sequences.is_empty() && self.steps_in_flight == 0
+        self.queues.sequences.is_empty() && self.queues.steps_in_flight == 0
     }
 
     /// Unused feed slots.
     pub fn feed_slots_free(&self) -> &[u32] {
-        &self.feed_slots
+        &self.queues.feed_slots
     }
 
     /// Phase of a live choice.
     pub fn phase(&self, stream: StreamId) -> Option<Phase> {
-        let sequence = &self.sequences[*self.by_stream.get(&stream)?];
+        let sequence = &self.queues.sequences[*self.queues.by_stream.get(&stream)?];
         Some(match sequence.in_flight {
             0 if sequence.feed_slot == NONE => Phase::Queued,
             _ if sequence.tokens_total() == sequence.prompt_len() => Phase::Prefill,
@@ -379,42 +368,42 @@ impl Scheduler {
 
     /// Number of running sequences.
     pub fn running_len(&self) -> usize {
-        self.running.len()
+        self.queues.running.len()
     }
 
     /// Number of waiting sequences, new or preempted.
     pub fn waiting_len(&self) -> usize {
-        self.waiting.len()
+        self.queues.waiting.len()
     }
 
     /// The counters since the start.
     pub fn counts(&self) -> Counts {
-        self.counts
+        self.queues.counts
     }
 
     /// The block pool.
     pub fn pool(&self) -> &BlockPool {
-        self.memory.pool()
+        self.queues.memory.pool()
     }
 
     /// The state slots; none if the model keeps no state.
     pub fn states(&self) -> &Group {
-        self.memory.states()
+        self.queues.memory.states()
     }
 
     /// What sequences occupy.
     pub fn memory(&self) -> &Memory {
-        &self.memory
+        &self.queues.memory
     }
 
     /// [`Self::memory`], for the engine to say what became of files and copies.
     pub(super) fn memory_mut(&mut self) -> &mut Memory {
-        &mut self.memory
+        &mut self.queues.memory
     }
 
     /// The scheduler's limits.
     pub fn limits(&self) -> &Limits {
-        &self.limits
+        &self.queues.limits
     }
 
     /// Schedules one row for each sequence that misses one token. While there is prefill to do, a quarter of the step
@@ -422,16 +411,16 @@ impl Scheduler {
     /// turn. Returns the other running sequences, in order.
     fn schedule_decodes(&mut self, builder: &mut BatchBuilder) -> Vec<SequenceId> {
         let decodes = |id: &SequenceId| {
-            self.sequences[*id].is_schedulable() && self.sequences[*id].missing() == 1
+            self.queues.sequences[*id].is_schedulable() && self.queues.sequences[*id].missing() == 1
         };
-        let (mut ids, others): (Vec<_>, Vec<_>) = self.running.iter().copied().partition(decodes);
-        ids.sort_by_key(|&id| self.sequences[id].last_step);
-        let prefills =
-            (!self.waiting.is_empty() && self.has_seat()) || ids.len() < self.running.len();
+        let (mut ids, others): (Vec<_>, Vec<_>) =
+            self.queues.running.iter().copied().partition(decodes);
+        ids.sort_by_key(|&id| self.queues.sequences[id].last_step);
+        let prefills = self.may_admit() || ids.len() < self.queues.running.len();
         let kept = if prefills { builder.tokens_left / 4 } else { 0 };
         builder.drawn = Yield::plain(ids.len());
         for id in ids {
-            self.sequences[id].skipped = true;
+            self.queues.sequences[id].skipped = true;
             if builder.tokens_left > kept {
                 self.schedule_row(id, builder);
             }
@@ -439,23 +428,26 @@ impl Scheduler {
         others
     }
 
-    /// Schedules chunks of running sequences that miss more than one token, in order. Tokens forced by constraints come
-    /// first, because they are few and their clients are waiting; they get at most half of the room. Prompts follow.
+    /// Schedules chunks of running sequences that miss more than one token. Tokens forced by constraints come first,
+    /// because they are few and their clients are waiting; the sequence that has waited longest is the first of them.
+    /// They get at most half of the room while there are prompts to compute, which follow in order.
     fn schedule_prefills(&mut self, running: Vec<SequenceId>, builder: &mut BatchBuilder) {
-        let (answers, prompts): (Vec<_>, Vec<_>) = running
+        let (mut answers, prompts): (Vec<_>, Vec<_>) = running
             .into_iter()
-            .partition(|&id| self.sequences[id].is_answering());
-        let kept = if prompts.is_empty() && self.waiting.is_empty() {
-            0
-        } else {
+            .partition(|&id| self.queues.sequences[id].is_answering());
+        answers.sort_by_key(|&id| self.queues.sequences[id].last_step);
+        let has_prompts = !prompts.is_empty() || self.may_admit();
+        let kept = if has_prompts {
             builder.tokens_left / 2
+        } else {
+            0
         };
         for (id, kept) in answers
             .into_iter()
             .map(|id| (id, kept))
             .chain(prompts.into_iter().map(|id| (id, 0)))
         {
-            let sequence = &mut self.sequences[id];
+            let sequence = &mut self.queues.sequences[id];
             if sequence.awaits_token() {
                 sequence.skipped = true;
             } else if sequence.is_schedulable()
@@ -467,297 +459,18 @@ impl Scheduler {
         }
     }
 
-    /// Schedules as many tokens of a running sequence as budget and blocks allow, and a draw if none is missing
-    /// afterwards.
-    fn schedule_row(&mut self, id: SequenceId, builder: &mut BatchBuilder) {
-        // An earlier sequence in this step may have preempted it.
-        if self.sequences[id].exit.is_some() || self.sequences[id].feed_slot == NONE {
-            return;
-        }
-        debug_assert!(
-            !self.leaving.contains(&id),
-            "a leaving sequence gets no row"
-        );
-        let wanted = self.chunk(&self.sequences[id], builder);
-        if wanted == 0 || !self.has_room_for(&self.sequences[id], wanted, builder) {
-            return;
-        }
-        let holding = &mut self.sequences[id].holding;
-        if !self.memory.has_state_for(holding, &builder.batch.moves) {
-            return;
-        }
-        let enough = if self.limits.deterministic { wanted } else { 1 };
-        if self.tokens_that_fit(id) < enough {
-            self.make_room(id, enough, builder);
-        }
-        let count = wanted.min(self.tokens_that_fit(id));
-        if self.sequences[id].exit.is_some()
-            || self.sequences[id].feed_slot == NONE
-            || count < enough
-        {
-            return;
-        }
-        let mut drafts = self.drafts(id, count, builder);
-        let holding = &mut self.sequences[id].holding;
-        let moves = &mut builder.batch.moves;
-        let states = self.memory.take_state(holding, &mut drafts, moves);
-        let start = holding.computed;
-        self.compute_images(id, start..start + count, builder);
-        let holding = &mut self.sequences[id].holding;
-        let moves = &mut builder.batch.moves;
-        let drafted = u32::try_from(drafts.len()).expect("drafts are few");
-        self.memory.extend(holding, count + drafted, moves);
-        let row = Row {
-            sequence: id,
-            start: holding.computed,
-            count,
-            drafts,
-            states,
-        };
-        self.push_row(row, builder);
+    /// The adapters of a batch were not written.
+    pub fn drop_adapters(&mut self, batch: &Batch) {
+        self.queues.adapters.drop_loads(&batch.adapters);
     }
 
-    /// Number of further tokens of a sequence that blocks are there for.
-    fn tokens_that_fit(&self, id: SequenceId) -> u32 {
-        self.memory.tokens_that_fit(&self.sequences[id].holding)
-    }
-
-    fn has_room_for(&self, sequence: &Sequence, count: u32, builder: &BatchBuilder) -> bool {
-        let entries = self.memory.blocks_for(sequence.holding.computed + count);
-        entries <= builder.table_entries_left
-            && builder.has_room_to_draw(sequence, self.limits.eos_token_ids.len())
-    }
-
-    fn push_row(&mut self, row: Row, builder: &mut BatchBuilder) {
-        let (id, count) = (row.sequence, row.count);
-        debug_assert!(
-            count > 0 && count <= builder.tokens_left,
-            "a row is within the step's budget"
-        );
-        let sequence = &mut self.sequences[id];
-        debug_assert!(
-            count <= sequence.missing(),
-            "a row computes only existing tokens"
-        );
-        // Drafts are computed too, but count only once they are accepted.
-        sequence.holding.computed += count;
-        sequence.in_flight += 1;
-        sequence.skipped = false;
-        sequence.last_step = builder.batch.step;
-        let tables = 1 + if row.states.is_some() {
-            0
-        } else {
-            row.drafted()
-        };
-        builder.tokens_left -= count + row.drafted();
-        builder.drafts_left -= row.drafted();
-        builder.table_entries_left -= tables
-            * self
-                .memory
-                .blocks_for(sequence.holding.computed + row.drafted());
-        let complete = sequence.missing() == 0;
-        if !row.is_tentative() {
-            self.register_computed(id);
-        }
-        builder.batch.rows.push(row);
-        self.request_prompt_outputs(id, builder);
-        if complete && self.sequences[id].request.pooling.is_none() {
-            let row = u32::try_from(builder.batch.rows.len() - 1).expect("a batch has few rows");
-            self.draw_or_unfold(id, row, builder);
-        }
-    }
-
-    fn push_draw(&mut self, id: SequenceId, row: u32, builder: &mut BatchBuilder) {
-        let sequence = &mut self.sequences[id];
-        debug_assert!(
-            (row as usize) < builder.batch.rows.len(),
-            "a draw follows a row"
-        );
-        let drafted = builder.batch.rows[row as usize].drafted();
-        debug_assert!(
-            drafted == 0 || sequence.pending == 0,
-            "a draft follows known tokens"
-        );
-        debug_assert!(
-            sequence.feed_slot != NONE && sequence.pending <= 1,
-            "a running sequence draws its next token"
-        );
-        let (history, bias) = side_entries(sequence, self.limits.eos_token_ids.len(), drafted);
-        builder.history_left -= history;
-        builder.bias_left -= bias;
-        sequence.verifies = drafted > 0;
-        builder.batch.draws.push(Draw {
-            sequence: id,
-            row,
-            pending: sequence.pending > 0,
-        });
-        sequence.pending += 1;
-        sequence.in_flight += 1;
-    }
-
-    /// Forks the other choices of a prompt that is now computed: they draw from the same row of logits and share its
-    /// blocks. Choices that do not fit `max_num_seqs` wait like separate requests.
-    fn fork(&mut self, parent: SequenceId, row: u32, builder: &mut BatchBuilder) {
-        let forks = std::mem::take(&mut self.sequences[parent].forks);
-        let computed = self.sequences[parent].holding.computed;
-        debug_assert!(
-            forks.is_empty() || computed == self.sequences[parent].prompt_len(),
-            "forks share the prompt"
-        );
-        for choice in forks {
-            let ends = self.limits.eos_token_ids.len();
-            let source = &self.sequences[parent];
-            let runs = self.has_seat() && builder.has_room_to_draw(source, ends);
-            let holding = if runs {
-                self.memory.fork(&source.holding)
-            } else {
-                source.holding.unheld()
-            };
-            let child = source.fork(choice, holding);
-            let order = child.order;
-            let id = self.sequences.insert(child);
-            self.by_stream.insert(choice.stream, id);
-            if runs {
-                self.seat(id);
-                self.push_draw(id, row, builder);
-            } else {
-                self.waiting.insert(order, id);
-            }
-        }
-    }
-
-    /// Moves a sequence to the running ones.
-    fn seat(&mut self, id: SequenceId) {
-        debug_assert!(
-            self.sequences[id].feed_slot == NONE,
-            "a sequence starts running only once"
-        );
-        let order = self.sequences[id].order;
-        let place = self
-            .running
-            .binary_search_by_key(&order, |&other| self.sequences[other].order);
-        self.running
-            .insert(place.expect_err("every sequence has its own place"), id);
-        self.take_feed_slot(id);
-        self.take_adapter_slot(id);
-        self.take_image_rows(id);
-    }
-
-    /// Lets other sequences find the full blocks of a sequence whose token ids are known.
-    fn register_full_blocks(&mut self, id: SequenceId) {
-        let Sequence {
-            holding, tokens, ..
-        } = &mut self.sequences[id];
-        self.memory.register_full_blocks(holding, tokens);
-    }
-
-    /// [`Self::register_full_blocks`], and keeps the state after its computed tokens if it should become a snapshot.
-    fn register_computed(&mut self, id: SequenceId) {
-        self.register_full_blocks(id);
-        let sequence = &mut self.sequences[id];
-        let is_beam = sequence.beam.is_some();
-        let running = self.running.len();
-        self.memory
-            .keep_state(&mut sequence.holding, running, is_beam);
-    }
-
-    /// Makes snapshots of what the rows of a batch leave at the ends of their blocks. The next step can find them.
-    fn register_snapshots(&mut self, batch: &Batch) {
-        for row in &batch.rows {
-            self.register_snapshot(row.sequence);
-        }
-    }
-
-    fn register_snapshot(&mut self, id: SequenceId) {
-        let known = self.sequences[id].tokens_known();
-        let holding = &mut self.sequences[id].holding;
-        self.memory.register_snapshot(holding, known);
-    }
-
-    /// Removes a sequence from the running ones or the queue: now, or once no step in flight uses it.
-    fn leave(&mut self, id: SequenceId, exit: Exit) {
-        let sequence = &mut self.sequences[id];
-        let was_leaving = sequence.exit.replace(exit).is_some();
-        if exit == Exit::Ended {
-            self.counts.requests_dequeued += u64::from(sequence.holding.cached.is_none());
-        }
-        if was_leaving {
-            return;
-        }
-        let order = sequence.order;
-        if self.waiting.remove(&order).is_none() {
-            let running = self.running.len();
-            self.running.retain(|&other| other != id);
-            debug_assert_eq!(
-                self.running.len() + 1,
-                running,
-                "a sequence that leaves was running or waiting"
-            );
-        }
-        if self.sequences[id].in_flight == 0 {
-            self.settle(id);
-            return;
-        }
-        self.leaving.push(id);
-    }
-
-    /// Releases everything that a sequence holds. A preempted one returns to the queue with its tokens, at its old
-    /// place.
-    fn settle(&mut self, id: SequenceId) {
-        assert_eq!(
-            self.sequences[id].in_flight, 0,
-            "nothing that a step in flight uses is released"
-        );
-        self.release_feed_slot(id);
-        self.release_adapter_slot(id);
-        self.release_image_rows(id);
-        let sequence = &mut self.sequences[id];
-        self.memory
-            .release(id, &mut sequence.holding, &sequence.tokens);
-        match sequence.exit.take() {
-            // It is queued when all beams of its group have come so far.
-            Some(Exit::Preempted) if sequence.beam.is_some() => {}
-            Some(Exit::Preempted) => {
-                assert_eq!(
-                    sequence.pending, 0,
-                    "a sequence waits with all its ids known"
-                );
-                let order = sequence.order;
-                self.waiting.insert(order, id);
-            }
-            _ => {
-                let mut sequence = self.sequences.remove(id);
-                if sequence.beam.is_none() {
-                    self.by_stream.remove(&sequence.choice.stream);
-                }
-                self.remember_answer(&mut sequence);
-                self.past.remember(sequence);
-            }
-        }
+    /// The rows of a batch's images were not written.
+    pub fn drop_images(&mut self, batch: &Batch) {
+        self.queues.images.drop_loads(&batch.tiles);
     }
 
     /// Asserts the invariants that hold between two steps.
     pub fn check(&self) {
-        for sequence in self.sequences.iter() {
-            assert!(
-                sequence.holding.computed <= sequence.tokens_total(),
-                "only existing tokens are computed"
-            );
-        }
-        self.check_slots();
-        let holdings = self.sequences.iter().map(|sequence| &sequence.holding);
-        self.memory.check(holdings, self.steps_in_flight == 0);
-        let order = |id: &SequenceId| self.sequences[*id].order;
-        assert!(
-            self.running.is_sorted_by_key(order),
-            "running sequences are in order"
-        );
-        let queued =
-            self.running.len() + self.waiting.len() + self.leaving.len() + self.folded_len();
-        assert_eq!(
-            queued,
-            self.sequences.ids().count(),
-            "every sequence is running, waiting, leaving or folded"
-        );
+        self.queues.check();
     }
 }

@@ -241,6 +241,16 @@ impl Sequence {
         sequence
     }
 
+    /// The group of a beam.
+    pub(super) fn group(&self) -> Option<GroupId> {
+        self.beam.as_ref().map(|beam| beam.group)
+    }
+
+    /// Whether it has a seat, and keeps it.
+    pub(super) fn is_running(&self) -> bool {
+        self.feed_slot != NONE && self.exit.is_none()
+    }
+
     /// The sequence of another choice with the same tokens, which holds `holding`.
     pub(super) fn fork(&self, choice: Choice, holding: Holding) -> Self {
         let mut fork = Self {

@@ -168,7 +168,9 @@ pub(super) fn model_len_held(requested: u32, block_size: u32, plan: &Plan, block
         .iter()
         .zip(blocks)
         .map(|(group, &count)| match group.window {
-            Some(window) if count >= window.div_ceil(block_size) + 1 + BLOCKS_SPARE => requested,
+            Some(window) if count >= window.tokens().div_ceil(block_size) + 1 + BLOCKS_SPARE => {
+                requested
+            }
             _ => count
                 .saturating_sub(BLOCKS_SPARE)
                 .saturating_mul(block_size),
@@ -204,7 +206,7 @@ pub(super) fn kv_bytes_min(config: &Config, plan: &Plan, length: u32) -> u64 {
 fn sequence_blocks(config: &Config, plan: &Plan, group: usize, length: u32) -> u32 {
     let all = length.div_ceil(config.block_size);
     plan.kv_groups[group].window.map_or(all, |window| {
-        all.min(window.div_ceil(config.block_size) + 1)
+        all.min(window.tokens().div_ceil(config.block_size) + 1)
     })
 }
 
@@ -304,6 +306,6 @@ fn window_blocks_max(config: &Config, plan: &Plan, group: usize) -> u64 {
     let blocks_for = |tokens: u32| u64::from(tokens.div_ceil(config.block_size));
     let step = 2 * (blocks_for(config.max_num_batched_tokens) + u64::from(config.max_num_seqs));
     plan.kv_groups[group].window.map_or(u64::MAX, |window| {
-        u64::from(config.max_num_seqs) * (blocks_for(window) + 2) + step
+        u64::from(config.max_num_seqs) * (blocks_for(window.tokens()) + 2) + step
     })
 }

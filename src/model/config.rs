@@ -13,8 +13,8 @@ use super::config_scales::Multipliers;
 use super::config_state;
 use super::error::LoadError;
 use super::families::{
-    ActivationField, AttentionRow, BASES, FAMILIES, Family, Flag, Mixers, MlpRow, NormsRow,
-    Positions, RopeRow, Rule, Sizes, Sparse,
+    ActivationField, AttentionRow, BASES, FAMILIES, Family, Flag, Growth, Mixers, MlpRow, NormsRow,
+    Positions, RopeRow, Rule, Sizes, Sparse, Windows,
 };
 use super::rope::RopeSpec;
 use super::spec::{
@@ -22,7 +22,7 @@ use super::spec::{
     NormSpec, OutputGate,
 };
 use super::stored::Stored;
-use crate::plan::{Activation, QueryGrowth};
+use crate::plan::{Activation, QueryGrowth, Window};
 use serde_json::Value;
 
 impl ModelSpec {
@@ -117,7 +117,7 @@ impl ModelSpec {
             logits_softcap: scales.logits_softcap.map(|cap| cap as f32),
             tied_embeddings: tied(whole, config)?.unwrap_or(family.tied_default),
             embedding_in_head: false,
-            head_bias: family.head_bias,
+            head_bias: family.head_bias.read(config)?,
             ropes,
             layers,
             eos_token_ids: end_tokens(whole, config, vocab),
@@ -172,11 +172,53 @@ fn layers(
     heads: &Heads,
     positions_max: u32,
 ) -> Result<(Vec<RopeSpec>, Vec<LayerSpec>), LoadError> {
-    let words = per_layer::words(config, family.mixers, family.attention.windows)?;
+    let attention = family.attention;
+    let words = per_layer::words(config, family.mixers, attention.windows)?;
     let sparse = config_experts::sparse(config, family.experts, &words)?;
-    let slides = per_layer::slides(config, family.attention.windows, &words, &sparse)?;
+    let slides = per_layer::slides(config, attention.windows, &words, &sparse)?;
     let dense = dense(family, &words, &sparse);
-    let usual = LayerShape {
+    let usual = usual_shape(config, family, heads, &dense)?;
+    let kinds = (family.sizes, attention.query_heads);
+    let shapes = per_layer::shapes(config, kinds, usual, &slides)?;
+    let rope = rope_row(config, family, heads, &shapes)?;
+    let (ropes, layer_ropes) =
+        per_layer::ropes(config, rope, heads.rotated(), &slides, &shapes, &sparse)?;
+    let window = window(config, attention, &slides, positions_max)?;
+    let place = norm_place(config, family.norms)?;
+    let clamps = per_layer::clamps(config, family.mlp, words.len())?;
+    let layers = (0..words.len()).map(|index| {
+        let kind = words[index].kind(family.mixers);
+        let shape = shapes[index];
+        let rotates = layer_ropes[index].is_some();
+        LayerSpec {
+            kind,
+            norms: norms_of((index, kind), family, place),
+            window: if slides[index] { window } else { None },
+            rope: layer_ropes[index],
+            experts: sparse[index],
+            mlp: if dense[index] { shape.mlp } else { 0 },
+            query_heads: shape.query_heads,
+            kv_heads: shape.kv_heads,
+            head_dim: shape.head_dim,
+            kv_from: shape.kv_from,
+            value_is_key: shape.value_is_key,
+            head_norms: rotates || !attention.head_norms_rotated,
+            query_growth: !rotates || attention.query_growth != Growth::Unrotated,
+            clamps: clamps[index],
+        }
+    });
+    Ok((ropes, layers.collect()))
+}
+
+/// The sizes of layers that have no others of their own.
+fn usual_shape(
+    config: &ConfigReader<'_>,
+    family: &Family,
+    heads: &Heads,
+    dense: &[bool],
+) -> Result<LayerShape, LoadError> {
+    Ok(LayerShape {
+        query_heads: heads.query,
         kv_heads: heads.kv,
         head_dim: heads.dim,
         mlp: if dense.contains(&true) {
@@ -186,34 +228,7 @@ fn layers(
         },
         kv_from: None,
         value_is_key: false,
-    };
-    let shapes = per_layer::shapes(config, family.sizes, usual, &slides)?;
-    let rope = rope_row(config, family, heads, &shapes)?;
-    let (ropes, layer_ropes) =
-        per_layer::ropes(config, rope, heads.rotated(), &slides, &shapes, &sparse)?;
-    let both_ways = family.attention.both_ways.read(config)?;
-    let window = window(config, &slides, positions_max, both_ways)?;
-    let place = norm_place(config, family.norms)?;
-    let layers = (0..words.len()).map(|index| {
-        let kind = words[index].kind(family.mixers);
-        let shape = shapes[index];
-        LayerSpec {
-            kind,
-            norms: match family.norms.first {
-                Some(first) if index == 0 => first,
-                _ => norms_of(kind, family.mixers, place),
-            },
-            window: if slides[index] { window } else { None },
-            rope: layer_ropes[index],
-            experts: sparse[index],
-            mlp: if dense[index] { shape.mlp } else { 0 },
-            kv_heads: shape.kv_heads,
-            head_dim: shape.head_dim,
-            kv_from: shape.kv_from,
-            value_is_key: shape.value_is_key,
-        }
-    });
-    Ok((ropes, layers.collect()))
+    })
 }
 
 /// For each layer, whether it has an MLP that is not its experts'.
@@ -238,33 +253,43 @@ fn rope_row(
     if heads.latent.is_some() {
         let given = config.boolean("rope_interleave")?;
         rope.options.interleaved = given.unwrap_or(rope.options.interleaved);
+        rope.options.whole = true;
     } else {
         for shape in shapes {
-            check_groups(config, heads.query, shape.kv_heads)?;
+            check_groups(config, shape.query_heads, shape.kv_heads)?;
         }
     }
     Ok(rope)
 }
 
-/// The length of sliding windows, or how far they reach in each direction. One as long as the context hides nothing: it
-/// counts as full attention, so that both share block ids.
+/// Sliding windows, with their length or how far they reach in each direction; or chunks. One as long as the context
+/// hides nothing: it counts as full attention, so that both share block ids.
 fn window(
     config: &ConfigReader<'_>,
+    row: AttentionRow,
     slides: &[bool],
     positions_max: u32,
-    both_ways: bool,
-) -> Result<Option<u32>, LoadError> {
+) -> Result<Option<Window>, LoadError> {
     if !slides.contains(&true) {
         return Ok(None);
     }
-    let window = config.integer("sliding_window", 1..=u32::MAX)?;
-    let window = window.map(|window| if both_ways { window / 2 } else { window });
-    Ok(window.filter(|&window| window < positions_max))
+    let tokens = config.integer(row.windows.field(), 1..=u32::MAX)?;
+    let both_ways = row.both_ways.read(config)?;
+    let tokens = tokens.map(|tokens| if both_ways { tokens / 2 } else { tokens });
+    let tokens = tokens.filter(|&tokens| tokens < positions_max);
+    Ok(tokens.map(match row.windows {
+        Windows::Chunks => Window::Chunk,
+        _ => Window::Last,
+    }))
 }
 
-/// Where a layer has norms. In OLMo hybrid, layers with a state have them before.
-fn norms_of(kind: LayerKind, mixers: Mixers, usual: NormPlace) -> NormPlace {
-    match (kind, mixers) {
+/// Where a layer has norms: the first one of some families elsewhere. In OLMo hybrid, layers with a state have them
+/// before.
+fn norms_of((index, kind): (usize, LayerKind), family: &Family, usual: NormPlace) -> NormPlace {
+    if let (0, Some(first)) = (index, family.norms.first) {
+        return first;
+    }
+    match (kind, family.mixers) {
         (LayerKind::State, Mixers::AttentionOrState(Rule::NegativeDelta)) => NormPlace::Before,
         _ => usual,
     }
@@ -347,22 +372,38 @@ fn attention(
         head_norms: head_norms(config, row)?,
         query_norm_factor: scales.query_norm as f32,
         value_norm: row.value_norm,
-        query_growth: if row.query_growth {
-            query_growth(config)?
-        } else {
-            None
+        query_growth: match row.query_growth {
+            Growth::Never => None,
+            Growth::Rope => growth_of_rope(config)?,
+            Growth::Unrotated => growth_of_unrotated(config)?,
         },
         sinks: row.sinks,
-        gate: match row
-            .gate_if
-            .map_or(Ok(None), |field| config.boolean(field))?
-            .unwrap_or(true)
-        {
-            true => row.gate,
-            false => OutputGate::None,
-        },
+        gate: output_gate(config, row)?,
+        gate_activation: row.gate_activation,
         both_ways: row.both_ways.read(config)?,
         alibi: row.alibi,
+    })
+}
+
+/// What multiplies attended rows.
+fn output_gate(config: &ConfigReader<'_>, row: AttentionRow) -> Result<OutputGate, LoadError> {
+    let is_there = match (row.gate_if, row.gate_kind) {
+        (None, Some(field)) if config.get(field).is_some_and(Value::is_string) => {
+            return match config.text(field)?.unwrap_or_default() {
+                "per-head" => Ok(OutputGate::EachHead),
+                "per-element" => Ok(OutputGate::EachElement),
+                other => {
+                    let message = format!("is {other:?}, not \"per-head\" or \"per-element\"");
+                    Err(config.invalid(field, message))
+                }
+            };
+        }
+        (Some(field), _) | (None, Some(field)) => config.boolean(field)?,
+        (None, None) => None,
+    };
+    Ok(match is_there.unwrap_or(true) {
+        true => row.gate,
+        false => OutputGate::None,
     })
 }
 
@@ -515,7 +556,7 @@ fn head_norms(config: &ConfigReader<'_>, row: AttentionRow) -> Result<HeadNorms,
 }
 
 /// `llama_4_scaling_beta` of `rope_parameters`, and the positions after which q begins to grow.
-fn query_growth(config: &ConfigReader<'_>) -> Result<Option<QueryGrowth>, LoadError> {
+fn growth_of_rope(config: &ConfigReader<'_>) -> Result<Option<QueryGrowth>, LoadError> {
     let fields = match config.object("rope_parameters")? {
         Some(fields) => Some(fields),
         None => config.object("rope_scaling")?,
@@ -534,6 +575,22 @@ fn query_growth(config: &ConfigReader<'_>) -> Result<Option<QueryGrowth>, LoadEr
     Ok(Some(QueryGrowth {
         slope: slope as f32,
         positions,
+        ahead: 0,
+    }))
+}
+
+/// `attn_scale` and `floor_scale`, unless `attn_temperature_tuning` is false.
+fn growth_of_unrotated(config: &ConfigReader<'_>) -> Result<Option<QueryGrowth>, LoadError> {
+    if !config.boolean("attn_temperature_tuning")?.unwrap_or(true) {
+        return Ok(None);
+    }
+    let name = "attn_scale";
+    let slope = config.required(name, config.number(name, 0.0..=1e3)?)?;
+    let positions = config.required_integer("floor_scale", 1..=IDS_MAX)?;
+    Ok((slope > 0.0).then_some(QueryGrowth {
+        slope: slope as f32,
+        positions,
+        ahead: 1,
     }))
 }
 

@@ -1,6 +1,6 @@
 //! What a config says of experts.
 
-use super::config_layers::Word;
+use super::config_layers::{Word, of_layers};
 use super::config_reader::ConfigReader;
 use super::error::LoadError;
 use super::families::{ExpertsRow, Groups, RouterRow, Scores, Shared, Sparse};
@@ -34,9 +34,49 @@ pub(super) fn sparse(
             let dense = config.integer(field, 0..=LAYERS_MAX)?.unwrap_or(default) as usize;
             Ok((0..count).map(|layer| layer >= dense).collect())
         }
+        Sparse::Interleaved => interleaved(config, count),
+        Sparse::Enumerated => enumerated(config, count),
         Sparse::EveryNth => every_nth(config, count),
         Sparse::Between => between(config, count),
     }
+}
+
+/// Those of `moe_layers`, or every `interleave_moe_layer_step`-th layer.
+fn interleaved(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, LoadError> {
+    let Some(list) = config.list("moe_layers")? else {
+        let name = "interleave_moe_layer_step";
+        let step = config.integer(name, 1..=LAYERS_MAX)?.unwrap_or(1) as usize;
+        return Ok((1..=count).map(|layer| layer % step == 0).collect());
+    };
+    let mut sparse = vec![false; count];
+    for entry in list {
+        let index = entry.as_u64().and_then(|index| usize::try_from(index).ok());
+        let layer = index.and_then(|index| sparse.get_mut(index));
+        *layer.ok_or_else(|| {
+            config.invalid(
+                "moe_layers",
+                format!("has {entry}, not one of {count} layers"),
+            )
+        })? = true;
+    }
+    Ok(sparse)
+}
+
+/// Those of `mlp_layer_types`, or of `moe_layers_enum`, such as `3,4,5`; without both, all but the first three. Indices
+/// beyond the last are those of layers that guess tokens.
+fn enumerated(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, LoadError> {
+    if config.get("mlp_layer_types").is_some() {
+        return sparse_kinds(config, count);
+    }
+    let name = "moe_layers_enum";
+    let Some(text) = config.text(name)? else {
+        return Ok((0..count).map(|layer| layer >= 3).collect());
+    };
+    let indices: Result<Vec<usize>, _> =
+        text.split(',').map(|index| index.trim().parse()).collect();
+    let indices =
+        indices.map_err(|_| config.invalid(name, format!("is {text:?}, not a list of indices")))?;
+    Ok((0..count).map(|layer| indices.contains(&layer)).collect())
 }
 
 /// Every `moe_layer_interval`-th layer between two indices.
@@ -73,15 +113,9 @@ fn every_nth(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, LoadE
 
 /// Reads `mlp_layer_types`.
 fn sparse_kinds(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, LoadError> {
-    let kinds = config.list("mlp_layer_types")?.unwrap_or_default();
-    if kinds.len() != count {
-        let message = format!(
-            "has {} entries, not num_hidden_layers = {count}",
-            kinds.len()
-        );
-        return Err(config.invalid("mlp_layer_types", message));
-    }
-    kinds
+    let name = "mlp_layer_types";
+    let kinds = config.list(name)?.unwrap_or_default();
+    of_layers(config, name, kinds, count)?
         .iter()
         .map(|kind| match kind.as_str() {
             Some("sparse") => Ok(true),
@@ -100,7 +134,7 @@ fn router(config: &ConfigReader<'_>, row: RouterRow) -> Result<RouterSpec, LoadE
         None => 1.0,
     };
     let sigmoid = match row.scores {
-        Scores::Softmax => false,
+        Scores::Softmax | Scores::SparseMixer(..) => false,
         Scores::Sigmoid => true,
         Scores::Field(field) => match config.text(field)?.unwrap_or("softmax") {
             "softmax" => false,
@@ -122,6 +156,18 @@ fn router(config: &ConfigReader<'_>, row: RouterRow) -> Result<RouterSpec, LoadE
             Groups::Method => expert_groups_by_method(config)?,
         },
         factor: factor as f32,
+        softcap: match row.softcap {
+            Some(field) => config.number(field, 0.0..=1e6)?.filter(|cap| *cap > 0.0),
+            None => None,
+        }
+        .map(|cap| cap as f32),
+        mixer: match row.scores {
+            Scores::SparseMixer(field, default) => {
+                let half = config.number(field, 0.0..=1e3)?.unwrap_or(default);
+                Some((2.0 * half) as f32)
+            }
+            _ => None,
+        },
     })
 }
 
@@ -160,6 +206,7 @@ pub(super) fn experts(
         bias: row.bias,
         shared,
         beside: matches!(row.layers, Sparse::BesideMlp),
+        weighs_input: row.weighs_input,
     }))
 }
 

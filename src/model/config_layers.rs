@@ -2,7 +2,7 @@
 
 use super::config_reader::ConfigReader;
 use super::error::LoadError;
-use super::families::{Mixers, MlpSize, RopeRow, Ropes, Rule, Sizes, Windows};
+use super::families::{Mixers, MlpRow, MlpSize, QueryHeads, RopeRow, Ropes, Rule, Sizes, Windows};
 use super::rope::RopeSpec;
 use super::spec::{ConvolutionSpec, LAYERS_MAX, LayerKind, LayerSpec};
 use crate::plan::check::{HEAD_DIM_MAX, TAPS_MAX};
@@ -12,6 +12,8 @@ use std::collections::BTreeSet;
 /// Pairs of head size and number of KV heads among a model's layers: those with a window, and the others. The plan has
 /// buffers for each.
 const HEAD_SHAPES_MAX: usize = 2;
+/// Numbers of query heads among a model's layers. The plan has buffers for each.
+const QUERY_HEADS_MAX: usize = 4;
 
 /// The number of layers.
 fn count(config: &ConfigReader<'_>) -> Result<Option<usize>, LoadError> {
@@ -31,6 +33,16 @@ pub(super) enum Word {
     Experts,
 }
 
+impl Windows {
+    /// The field with the length of windows or chunks.
+    pub(super) fn field(self) -> &'static str {
+        match self {
+            Self::Chunks => "attention_chunk_size",
+            _ => "sliding_window",
+        }
+    }
+}
+
 impl Word {
     pub(super) fn kind(self, mixers: Mixers) -> LayerKind {
         match self {
@@ -45,10 +57,12 @@ impl Word {
     }
 
     /// The meaning of a word of `layer_types` or `layers_block_type`, or of a letter of `hybrid_override_pattern`.
-    fn parse(word: &str, mixers: Mixers) -> Option<Self> {
+    fn parse(word: &str, mixers: Mixers, windows: Windows) -> Option<Self> {
+        let has_chunks = matches!(windows, Windows::Chunks);
         let found = match word {
             "full_attention" | "attention" | "*" => Self::Attention(false),
-            "sliding_attention" => Self::Attention(true),
+            "sliding_attention" if !has_chunks => Self::Attention(true),
+            "chunked_attention" if has_chunks => Self::Attention(true),
             "conv" => Self::Convolution,
             "linear_attention" | "mamba" | "M" => Self::State,
             "mlp" | "-" => Self::Mlp,
@@ -91,10 +105,10 @@ pub(super) fn words(
     if let Some(words) = config.list("layer_types")?
         && reads
     {
-        check_count(config, "layer_types", words.len(), count)?;
+        let words = of_layers(config, "layer_types", words, count)?;
         return words
             .iter()
-            .map(|word| parse_word(config, "layer_types", word, mixers))
+            .map(|word| parse_word(config, "layer_types", word, (mixers, windows)))
             .collect();
     }
     let every = |n: usize, other: Word| {
@@ -140,7 +154,8 @@ fn blocks(config: &ConfigReader<'_>) -> Result<Vec<Word>, LoadError> {
                 letters
                     .chars()
                     .map(|letter: char| {
-                        let word = Word::parse(letter.encode_utf8(&mut [0; 4]), Mixers::Blocks);
+                        let letters = letter.to_string();
+                        let word = Word::parse(&letters, Mixers::Blocks, Windows::Never);
                         word.ok_or_else(|| {
                             config.invalid(name, format!("has {letter:?}, not M, *, - or E"))
                         })
@@ -155,7 +170,7 @@ fn blocks(config: &ConfigReader<'_>) -> Result<Vec<Word>, LoadError> {
                 name,
                 words
                     .iter()
-                    .map(|word| parse_word(config, name, word, Mixers::Blocks))
+                    .map(|word| parse_word(config, name, word, (Mixers::Blocks, Windows::Never)))
                     .collect::<Result<_, _>>()?,
             )
         }
@@ -179,9 +194,10 @@ fn parse_word(
     config: &ConfigReader<'_>,
     name: &str,
     word: &Value,
-    mixers: Mixers,
+    (mixers, windows): (Mixers, Windows),
 ) -> Result<Word, LoadError> {
-    let found = word.as_str().and_then(|text| Word::parse(text, mixers));
+    let text = word.as_str();
+    let found = text.and_then(|text| Word::parse(text, mixers, windows));
     found.ok_or_else(|| config.invalid(name, format!("has {word}, an unknown kind of layer")))
 }
 
@@ -201,6 +217,56 @@ fn convolutions(config: &ConfigReader<'_>, count: usize) -> Result<Vec<Word>, Lo
         })? = Word::Attention(false);
     }
     Ok(words)
+}
+
+/// The entries of a list for the layers of the model. Those of layers that guess tokens may follow, whose number is
+/// `num_nextn_predict_layers`.
+pub(super) fn of_layers<'a>(
+    config: &ConfigReader<'_>,
+    name: &str,
+    list: &'a [Value],
+    count: usize,
+) -> Result<&'a [Value], LoadError> {
+    let guessing = config.integer("num_nextn_predict_layers", 0..=LAYERS_MAX)?;
+    if list.len() != count + guessing.unwrap_or(0) as usize {
+        check_count(config, name, list.len(), count)?;
+    }
+    Ok(&list[..count])
+}
+
+/// The clamps of each layer: of experts, and of other MLPs.
+pub(super) fn clamps(
+    config: &ConfigReader<'_>,
+    row: MlpRow,
+    count: usize,
+) -> Result<Vec<[Option<f32>; 2]>, LoadError> {
+    let mut clamps = vec![[None; 2]; count];
+    if !row.clamps {
+        return Ok(clamps);
+    }
+    for (kind, name) in ["swiglu_limits", "swiglu_limits_shared"]
+        .into_iter()
+        .enumerate()
+    {
+        let Some(limits) = config.list(name)? else {
+            continue;
+        };
+        for (clamps, limit) in clamps
+            .iter_mut()
+            .zip(of_layers(config, name, limits, count)?)
+        {
+            let number = limit.as_f64().filter(|limit| (0.0..=1e6).contains(limit));
+            clamps[kind] = match number {
+                None if limit.is_null() => None,
+                None => {
+                    let message = format!("has {limit}, not a number from 0 on");
+                    return Err(config.invalid(name, message));
+                }
+                Some(number) => (number > 0.0).then_some(number as f32),
+            };
+        }
+    }
+    Ok(clamps)
 }
 
 /// The options of short convolutions, if any layer has one.
@@ -256,7 +322,7 @@ pub(super) fn slides(
     sparse: &[bool],
 ) -> Result<Vec<bool>, LoadError> {
     let asked = config.boolean("use_sliding_window")?.unwrap_or(false);
-    let window = config.get("sliding_window").is_some();
+    let window = config.get(windows.field()).is_some();
     let count = words.len();
     let none = vec![false; count];
     match windows {
@@ -295,10 +361,11 @@ pub(super) fn slides(
             .into_iter()
             .map(|rotated| !rotated)
             .collect(),
+        Windows::Chunks => rotated_layers(config, count)?,
     };
     if slides.contains(&true) && !window {
         return Err(config.invalid(
-            "sliding_window",
+            windows.field(),
             "is missing, but some layers have a sliding window",
         ));
     }
@@ -403,6 +470,10 @@ pub(super) fn ropes(
             RopeSpec::scaled_and_plain(config, head_dim, row.options)?.into(),
             by_window(),
         ),
+        Ropes::ListedByKind => (
+            RopeSpec::listed(config, head_dim, row.options, slides)?.into(),
+            by_window(),
+        ),
         Ropes::SomeLayers => (
             one()?,
             rotated_layers(config, count)?
@@ -481,7 +552,9 @@ fn listed_bases(
 
 /// For each layer, whether it has rotary embeddings: `no_rope_layers` has a 1 if so.
 fn rotated_layers(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, LoadError> {
-    let Some(given) = config.list("no_rope_layers")? else {
+    // An empty list is none.
+    let given = config.list("no_rope_layers")?;
+    let Some(given) = given.filter(|given| !given.is_empty()) else {
         let interval = config
             .integer("no_rope_layer_interval", 1..=LAYERS_MAX)?
             .unwrap_or(4) as usize;
@@ -506,6 +579,7 @@ fn rotated_layers(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, 
 /// The sizes of a layer, and where its keys and values come from.
 #[derive(Clone, Copy)]
 pub(super) struct LayerShape {
+    pub(super) query_heads: u32,
     pub(super) kv_heads: u32,
     pub(super) head_dim: u32,
     pub(super) mlp: u32,
@@ -516,17 +590,80 @@ pub(super) struct LayerShape {
 /// The sizes of each layer; `usual` are those that hold where the config says nothing else.
 pub(super) fn shapes(
     config: &ConfigReader<'_>,
-    sizes: Sizes,
+    (sizes, query_heads): (Sizes, QueryHeads),
     usual: LayerShape,
     slides: &[bool],
 ) -> Result<Vec<LayerShape>, LoadError> {
     let mut shapes = vec![usual; slides.len()];
+    if query_heads == QueryHeads::ByLayer {
+        set_query_heads(config, slides, &mut shapes)?;
+    }
     if sizes == Sizes::ByKind {
         set_heads(config, slides, &mut shapes)?;
         share_keys_and_values(config, slides, &mut shapes)?;
         check_heads(config, &shapes)?;
     }
     Ok(shapes)
+}
+
+/// Sets the number of query heads of each layer.
+fn set_query_heads(
+    config: &ConfigReader<'_>,
+    slides: &[bool],
+    shapes: &mut [LayerShape],
+) -> Result<(), LoadError> {
+    let name = "num_attention_heads_per_layer";
+    if let Some(list) = config.list(name)? {
+        let list = of_layers(config, name, list, shapes.len())?;
+        for (shape, heads) in shapes.iter_mut().zip(list) {
+            let heads = heads.as_u64().filter(|heads| (1..=1024).contains(heads));
+            let heads = heads.and_then(|heads| u32::try_from(heads).ok());
+            shape.query_heads =
+                heads.ok_or_else(|| config.invalid(name, "has something else than 1..=1024"))?;
+        }
+    } else if let Some(heads) = sliding_heads(config, shapes)? {
+        let sliding = shapes.iter_mut().zip(slides).filter(|(_, slides)| **slides);
+        sliding.for_each(|(shape, _)| shape.query_heads = heads);
+    }
+    let kinds: BTreeSet<_> = shapes.iter().map(|shape| shape.query_heads).collect();
+    if kinds.len() > QUERY_HEADS_MAX {
+        let message = format!(
+            "gives layers {} numbers of heads; at most {QUERY_HEADS_MAX} are supported",
+            kinds.len()
+        );
+        return Err(config.invalid(name, message));
+    }
+    Ok(())
+}
+
+/// The number of query heads of layers with a window, if it is another one.
+fn sliding_heads(
+    config: &ConfigReader<'_>,
+    shapes: &[LayerShape],
+) -> Result<Option<u32>, LoadError> {
+    let name = "num_sliding_attention_heads";
+    if let Some(heads) = config.integer(name, 1..=1024)? {
+        return Ok(Some(heads));
+    }
+    let Some(other) = config.object("attention_other_setting")? else {
+        return Ok(None);
+    };
+    let kind = other.text("attention_type")?.unwrap_or("sliding_attention");
+    if kind != "sliding_attention" {
+        let message = format!("is {kind:?}, not \"sliding_attention\"");
+        return Err(other.invalid("attention_type", message));
+    }
+    let usual = shapes.first().map(|shape| (shape.kv_heads, shape.head_dim));
+    for (name, usual) in [
+        ("num_attention_groups", usual.map(|usual| usual.0)),
+        ("head_dim", usual.map(|usual| usual.1)),
+    ] {
+        let own = other.integer(name, 1..=1024)?;
+        if own.is_some_and(|own| Some(own) != usual) {
+            return Err(other.invalid(name, "is not that of other layers"));
+        }
+    }
+    other.integer("num_attention_heads", 1..=1024)
 }
 
 /// Sets the heads of layers without a window, then those of the exceptions that `per_layer_config` lists.

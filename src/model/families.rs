@@ -6,6 +6,7 @@
 mod attention;
 mod encoders;
 mod experts;
+mod newest;
 mod state;
 mod towers;
 
@@ -30,6 +31,7 @@ use experts::{
     GLM4_MOE, GLM4_MOE_LITE, GPT_OSS, GRANITE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MELLUM,
     MINIMAX_M2, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, QWEN3_VL_MOE, SOLAR_OPEN,
 };
+use newest::{LAGUNA, LLAMA4, LLAMA4_WRAPPED, MISTRAL4, PHI_MOE, STEP3P5, STEP3P7};
 use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,
     QWEN3_NEXT,
@@ -50,7 +52,7 @@ pub(super) struct Family {
     /// Fields that may have only one value, as JSON: others mean something that is not supported.
     pub(super) fixed: &'static [(&'static str, &'static str)],
     /// The LM head has a bias.
-    pub(super) head_bias: bool,
+    pub(super) head_bias: Flag,
     pub(super) tables: TablesRow,
     pub(super) norms: NormsRow,
     pub(super) sizes: Sizes,
@@ -160,10 +162,12 @@ pub(super) struct AttentionRow {
     pub(super) head_norms: HeadNorms,
     /// Whether there are `head_norms`.
     pub(super) head_norms_if: Flag,
+    /// Only layers that rotate have `head_norms`.
+    pub(super) head_norms_rotated: bool,
     /// RMS norm of v without a weight.
     pub(super) value_norm: bool,
-    /// q grows with its position, by `llama_4_scaling_beta` of `rope_parameters` if it is there.
-    pub(super) query_growth: bool,
+    pub(super) query_growth: Growth,
+    pub(super) query_heads: QueryHeads,
     pub(super) windows: Windows,
     /// A learned logit per query head in the softmax.
     pub(super) sinks: bool,
@@ -171,6 +175,10 @@ pub(super) struct AttentionRow {
     pub(super) gate: OutputGate,
     /// The field that says whether there is a `gate`, true by default; `None`: there is.
     pub(super) gate_if: Option<&'static str>,
+    /// The field that says whether there is a gate, and which: true or `per-head`, or `per-element`.
+    pub(super) gate_kind: Option<&'static str>,
+    /// The function of the gates.
+    pub(super) gate_activation: Activation,
     /// Keys and values are products with a latent (MLA).
     pub(super) latent: bool,
     /// Rows see all others of their sequence, also those after them. Windows reach half as far as `sliding_window`
@@ -178,6 +186,27 @@ pub(super) struct AttentionRow {
     pub(super) both_ways: Flag,
     /// Scores fall with the distance, by slopes that follow from the number of heads.
     pub(super) alibi: bool,
+}
+
+/// Whether q grows with its position.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Growth {
+    Never,
+    /// By `llama_4_scaling_beta` of `rope_parameters`, if it is there.
+    Rope,
+    /// In layers that do not rotate, by `attn_scale` per logarithm of `floor_scale` positions, counted from 1, unless
+    /// `attn_temperature_tuning` is false.
+    Unrotated,
+}
+
+/// The number of query heads of a layer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum QueryHeads {
+    /// `num_attention_heads`.
+    Same,
+    /// As `num_attention_heads_per_layer` lists; or of layers with a window, `num_sliding_attention_heads`, or that of
+    /// `attention_other_setting`.
+    ByLayer,
 }
 
 #[derive(Clone, Copy)]
@@ -196,6 +225,8 @@ pub(super) struct MlpRow {
     pub(super) down_bias: Option<Flag>,
     /// The size of layers without experts.
     pub(super) size: MlpSize,
+    /// `swiglu_limits` lists a clamp of experts for each layer, `swiglu_limits_shared` one of other MLPs; 0: none.
+    pub(super) clamps: bool,
 }
 
 /// Where the size of an MLP is.
@@ -243,6 +274,8 @@ pub(super) enum Windows {
     PatternIfSet(u32),
     /// Layers without rotary embeddings, if `use_sliding_window` is set.
     UnrotatedLayers,
+    /// Layers with rotary embeddings see chunks of `attention_chunk_size`, or those that `layer_types` says.
+    Chunks,
 }
 
 /// Which layers have which rotary embeddings.
@@ -265,6 +298,8 @@ pub(super) enum Ropes {
     LocalOrDense,
     /// In layers whose entry of `layer_rope_theta` is not zero, which is the base; without the list, as `Local`.
     ListedBases,
+    /// One for layers with a sliding window, another for layers without, of lists with an entry per layer.
+    ListedByKind,
     /// In no layer.
     Never,
     /// In every layer if `position_embedding_type` is `rope`, else in none.
@@ -338,6 +373,8 @@ pub(super) struct ExpertsRow {
     /// The field that says whether chosen experts and the shared one are a `sum` or, by default, their `average`;
     /// `None`: a sum.
     pub(super) combination: Option<&'static str>,
+    /// The weight of an expert multiplies its input instead of its output.
+    pub(super) weighs_input: bool,
     /// Router, gate, up and down have biases.
     pub(super) bias: bool,
 }
@@ -356,6 +393,10 @@ pub(super) enum Sparse {
     /// Every n-th layer from `moe_layer_start_index` to `moe_layer_end_index` (−1: the last), n being
     /// `moe_layer_interval`.
     Between,
+    /// As `moe_layers` lists, or else every n-th layer, n being `interleave_moe_layer_step`.
+    Interleaved,
+    /// As `mlp_layer_types` says, or `moe_layers_enum` lists in a text; without both, all layers but the first three.
+    Enumerated,
     /// All layers but the first few, whose number is in this field, with this default; or those that `mlp_layer_types`
     /// says.
     AfterDense(&'static str, u32),
@@ -374,6 +415,8 @@ pub(super) struct RouterRow {
     pub(super) groups: Groups,
     /// The field of the factor of all weights, and its default.
     pub(super) factor: Option<(&'static str, f64)>,
+    /// The field of a soft cap of logits, if it is above zero.
+    pub(super) softcap: Option<&'static str>,
 }
 
 /// How the scores of experts are computed.
@@ -381,6 +424,8 @@ pub(super) struct RouterRow {
 pub(super) enum Scores {
     Softmax,
     Sigmoid,
+    /// SparseMixer, whose threshold is twice this field, with this default.
+    SparseMixer(&'static str, f64),
     /// As this field says: `sigmoid`, or by default `softmax`, of a token's experts alone.
     Field(&'static str),
 }
@@ -418,6 +463,7 @@ impl RouterRow {
         normalizes: Flag::Always,
         groups: Groups::Never,
         factor: None,
+        softcap: None,
     };
 
     /// Sigmoids, with a bias for the choice among groups.
@@ -427,6 +473,7 @@ impl RouterRow {
         normalizes: Flag::UnlessField("norm_topk_prob"),
         groups: Groups::Fields,
         factor: Some(("routed_scaling_factor", 1.0)),
+        softcap: None,
     };
 }
 
@@ -440,6 +487,7 @@ impl ExpertsRow {
         router: RouterRow::SOFTMAX,
         shared: Shared::Never,
         combination: None,
+        weighs_input: false,
         bias: false,
     };
 
@@ -471,7 +519,7 @@ impl ExpertsRow {
 }
 
 /// To add an architecture, add a row here.
-pub(super) const FAMILIES: [&Family; 74] = [
+pub(super) const FAMILIES: [&Family; 81] = [
     &LLAMA,
     &MISTRAL,
     &QWEN2,
@@ -535,6 +583,13 @@ pub(super) const FAMILIES: [&Family; 74] = [
     &MUSE_GLIMMER,
     &COHERE2_MOE,
     &ERNIE4_5_MOE,
+    &LLAMA4,
+    &LLAMA4_WRAPPED,
+    &LAGUNA,
+    &PHI_MOE,
+    &STEP3P5,
+    &STEP3P7,
+    &MISTRAL4,
     &BERT,
     &ROBERTA,
     &XLM_ROBERTA,

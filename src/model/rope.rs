@@ -3,6 +3,7 @@
 
 use super::config_reader::ConfigReader;
 use super::error::LoadError;
+use serde_json::Value;
 use std::f64::consts::TAU;
 use std::ops::RangeInclusive;
 
@@ -32,6 +33,8 @@ pub(super) struct RopeOptions {
     pub(super) partial_rotary_factor: f64,
     /// A field with the number of elements that rotate, if `partial_rotary_factor` is absent.
     pub(super) rotary_dim: Option<&'static str>,
+    /// All elements rotate, whatever the fields say: those of a latent's rotated part.
+    pub(super) whole: bool,
 }
 
 /// How a model stretches its rotary frequencies.
@@ -79,8 +82,8 @@ pub enum RopeScaling {
     Long {
         /// Contexts up to this have [`RopeSpec::divisors`], longer ones [`RopeSpec::long_divisors`].
         original_positions: f64,
-        /// Multiplies cos and sin.
-        attention_factor: f64,
+        /// Multiplies cos and sin: with the former divisors, and with the latter.
+        attention_factors: [f64; 2],
     },
 }
 
@@ -148,6 +151,45 @@ impl RopeSpec {
         Ok([global, local])
     }
 
+    /// The variant for layers without a window, and the one for layers with a window: `rope_parameters` has an object
+    /// for each (transformers 5); or `rope_theta` and `partial_rotary_factors` are lists with an entry per layer, and
+    /// only the former variant is scaled, by `rope_scaling`.
+    pub(super) fn listed(
+        config: &ConfigReader<'_>,
+        head_dim: u32,
+        options: RopeOptions,
+        slides: &[bool],
+    ) -> Result<[Self; 2], LoadError> {
+        if config.object("rope_parameters")?.is_some() {
+            return Self::global_and_local(config, [head_dim; 2], options);
+        }
+        let of_kind = |local: bool| {
+            let of = |name, default| listed_number(config, name, slides, local, default);
+            let (theta, fraction) = (
+                of("rope_theta", None)?,
+                of(
+                    "partial_rotary_factors",
+                    Some(options.partial_rotary_factor),
+                )?,
+            );
+            let rotary_dim = (f64::from(head_dim) * fraction) as u32;
+            if !(2..=head_dim).contains(&rotary_dim) || !rotary_dim.is_multiple_of(2) {
+                let message = format!(
+                    "has {fraction}: it rotates {rotary_dim} of {head_dim} elements, not an even number"
+                );
+                return Err(config.invalid("partial_rotary_factors", message));
+            }
+            let plain = Self::plain(theta, rotary_dim, options.interleaved);
+            match config.object("rope_scaling")? {
+                Some(fields) if !local => {
+                    plain.scaled(&fields, config, f64::from(head_dim), fraction)
+                }
+                _ => Ok(plain),
+            }
+        };
+        Ok([of_kind(false)?, of_kind(true)?])
+    }
+
     fn plain(theta: f64, rotary_dim: u32, interleaved: bool) -> Self {
         let scaling = RopeScaling::None;
         Self {
@@ -179,6 +221,7 @@ impl RopeSpec {
             .rotary_dim
             .map_or(Ok(None), |field| config.integer(field, 2..=head_dim))?;
         let fraction = match (given, counted) {
+            _ if options.whole => 1.0,
             (None, Some(count)) => f64::from(count) / f64::from(head_dim),
             (given, _) => given.unwrap_or(options.partial_rotary_factor),
         };
@@ -254,6 +297,12 @@ impl RopeSpec {
             None if stretch <= 1.0 => 1.0,
             None => (1.0 + stretch.ln() / original_positions.ln()).sqrt(),
         };
+        // Phi with experts has the factors themselves.
+        let own = |name: &str| fields.number(name, 1e-6..=1e9);
+        let attention_factors = [
+            own("short_mscale")?.unwrap_or(attention_factor),
+            own("long_mscale")?.unwrap_or(attention_factor),
+        ];
         let read = |name: &str| {
             let list = fields.required(name, fields.list(name)?)?;
             let numbers = list.iter().map(|value| {
@@ -272,24 +321,30 @@ impl RopeSpec {
         let (short, long) = (read("short_factor")?, read("long_factor")?);
         self.scaling = RopeScaling::Long {
             original_positions,
-            attention_factor,
+            attention_factors,
         };
         self.divisors = short;
         self.long_divisors = long;
         Ok(())
     }
 
-    /// Factor of cos and sin.
-    pub fn scale(&self) -> f32 {
+    /// Factor of cos and sin, for contexts of up to `positions_max` tokens.
+    pub fn scale(&self, positions_max: u32) -> f32 {
         match self.scaling {
             RopeScaling::Yarn {
                 attention_factor, ..
-            }
-            | RopeScaling::Long {
-                attention_factor, ..
             } => attention_factor as f32,
+            RopeScaling::Long {
+                attention_factors, ..
+            } => attention_factors[usize::from(self.is_long(positions_max))] as f32,
             _ => 1.0,
         }
+    }
+
+    /// Whether contexts of up to `positions_max` tokens have the divisors of long ones.
+    fn is_long(&self, positions_max: u32) -> bool {
+        matches!(self.scaling,
+            RopeScaling::Long { original_positions, .. } if f64::from(positions_max) > original_positions)
     }
 
     /// Sets additional divisors of the frequencies, which a file has.
@@ -315,9 +370,7 @@ impl RopeSpec {
 
     /// Radians per position, for contexts of up to `positions_max` tokens; `rotary_dim / 2` numbers.
     pub fn frequencies(&self, positions_max: u32) -> Vec<f32> {
-        let is_long = matches!(self.scaling,
-            RopeScaling::Long { original_positions, .. } if f64::from(positions_max) > original_positions);
-        let divisors = if is_long {
+        let divisors = if self.is_long(positions_max) {
             &self.long_divisors
         } else {
             &self.divisors
@@ -337,6 +390,39 @@ impl RopeSpec {
             .map(|(frequency, divisor)| (frequency / divisor) as f32)
             .collect()
     }
+}
+
+/// The number of `name` for layers with or without a window: one for all, or an entry per layer, of which those of one
+/// kind are equal. Entries beyond the last layer are ignored: they are those of layers that guess tokens.
+fn listed_number(
+    config: &ConfigReader<'_>,
+    name: &str,
+    slides: &[bool],
+    local: bool,
+    default: Option<f64>,
+) -> Result<f64, LoadError> {
+    if !config.get(name).is_some_and(Value::is_array) {
+        let given = config.number(name, 1e-3..=1e30)?;
+        return config.required(name, given.or(default));
+    }
+    let list = config.list(name)?.unwrap_or_default();
+    if list.len() < slides.len() {
+        let message = format!("has {} entries, not one per layer", list.len());
+        return Err(config.invalid(name, message));
+    }
+    let entries = list.iter().zip(slides);
+    let mut found = None;
+    // Without layers of this kind, nothing reads its rotation.
+    for (entry, _) in entries.filter(|(_, slides)| **slides == local) {
+        let number = entry.as_f64().filter(|entry| (1e-3..=1e30).contains(entry));
+        let number = number
+            .ok_or_else(|| config.invalid(name, format!("has {entry}, no number above zero")))?;
+        if *found.get_or_insert(number) != number {
+            let message = format!("has {number} and others in layers of one kind");
+            return Err(config.invalid(name, message));
+        }
+    }
+    Ok(found.or(default).unwrap_or(10_000.0))
 }
 
 /// What YaRN multiplies cos and sin by if frequencies are divided by `factor`.

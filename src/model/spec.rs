@@ -6,7 +6,7 @@
 use super::classes::ClassesSpec;
 use super::rope::RopeSpec;
 use super::tensor_names::TensorNames;
-use crate::plan::{Activation, ExpertGroups, QueryGrowth};
+use crate::plan::{Activation, ExpertGroups, QueryGrowth, Window};
 
 mod state;
 
@@ -30,7 +30,7 @@ pub struct ModelSpec {
     pub positions_max: u32,
     /// Hidden size: elements of a residual row.
     pub hidden: u32,
-    /// Query heads.
+    /// Query heads of layers that have no other number of their own.
     pub query_heads: u32,
     /// The row of a table that is added to that of a token at position 0; those of further positions follow.
     pub first_position: Option<u32>,
@@ -193,13 +193,15 @@ pub struct AttentionSpec {
     pub sinks: bool,
     /// What multiplies the attended rows.
     pub gate: OutputGate,
+    /// The function of these gates: [`Activation::Sigmoid`] or [`Activation::Softplus`].
+    pub gate_activation: Activation,
     /// Rows see all others of their sequence, also those after them: nothing is kept of a sequence after its step.
     pub both_ways: bool,
     /// Scores fall with the distance, by slopes that follow from the number of heads.
     pub alibi: bool,
 }
 
-/// What multiplies the rows that attention returns: the sigmoid of a product with the layer's input.
+/// What multiplies the rows that attention returns: a function of a product with the layer's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputGate {
     /// Nothing.
@@ -293,6 +295,8 @@ pub struct ExpertsSpec {
     pub shared: Option<SharedSpec>,
     /// A layer has its MLP, too, and both are normalized before they are added.
     pub beside: bool,
+    /// The weight of an expert multiplies its input instead of its output.
+    pub weighs_input: bool,
 }
 
 /// How experts are chosen and weighted; [`crate::plan::Routing`] has the equations.
@@ -308,6 +312,10 @@ pub struct RouterSpec {
     pub groups: Option<ExpertGroups>,
     /// Factor of all weights.
     pub factor: f32,
+    /// Soft cap of logits.
+    pub softcap: Option<f32>,
+    /// SparseMixer with this threshold.
+    pub mixer: Option<f32>,
 }
 
 /// The MLP that every token of a layer with experts passes.
@@ -322,21 +330,22 @@ pub struct SharedSpec {
 }
 
 /// What may differ from layer to layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerSpec {
     /// What mixes the tokens. Windows, rotary embeddings, heads, keys and values are those of attention.
     pub kind: LayerKind,
     /// Where what mixes the tokens and the MLP have norms.
     pub norms: NormPlace,
-    /// Number of keys that a query sees, including its own; with [`AttentionSpec::both_ways`], how far it sees in each
-    /// direction. `None`: all.
-    pub window: Option<u32>,
+    /// Which keys a query sees; with [`AttentionSpec::both_ways`], how far it sees in each direction. `None`: all.
+    pub window: Option<Window>,
     /// Index into [`ModelSpec::ropes`]; `None`: a layer without rotary embeddings.
     pub rope: Option<usize>,
     /// Whether the layer has [`ModelSpec::experts`].
     pub experts: bool,
     /// MLP size: elements of a gate or up row; zero: the layer has no MLP but that of its experts.
     pub mlp: u32,
+    /// Query heads.
+    pub query_heads: u32,
     /// Key/value heads; their number divides the query heads.
     pub kv_heads: u32,
     /// Elements of a head.
@@ -345,6 +354,12 @@ pub struct LayerSpec {
     pub kv_from: Option<usize>,
     /// v is k before its norm and rotation: there is no weight for v.
     pub value_is_key: bool,
+    /// Whether q and k have the norms of [`AttentionSpec::head_norms`].
+    pub head_norms: bool,
+    /// Whether q grows as [`AttentionSpec::query_growth`] says.
+    pub query_growth: bool,
+    /// Clamps of the activated gate and of up: of experts, and of the other MLPs.
+    pub clamps: [Option<f32>; 2],
 }
 
 impl ModelSpec {
@@ -355,7 +370,7 @@ impl ModelSpec {
 
     /// Elements of a row of q of a layer.
     pub fn query_columns(&self, layer: &LayerSpec) -> u32 {
-        self.query_heads * layer.head_dim
+        layer.query_heads * layer.head_dim
     }
 
     /// Elements of a row of q, of k and v if the layer computes them, and of output gates.
@@ -370,7 +385,7 @@ impl ModelSpec {
 
     /// Elements of a row that the output projection of a layer's attention takes.
     pub fn output_columns(&self, layer: &LayerSpec) -> u32 {
-        self.query_heads * self.latent.map_or(layer.head_dim, |latent| latent.value)
+        layer.query_heads * self.latent.map_or(layer.head_dim, |latent| latent.value)
     }
 
     /// Whether a layer has an MLP that is not its experts'.
@@ -383,7 +398,7 @@ impl ModelSpec {
         match self.attention.gate {
             OutputGate::None => 0,
             OutputGate::EachElement => self.query_columns(layer),
-            OutputGate::EachHead => self.query_heads.next_multiple_of(8),
+            OutputGate::EachHead => layer.query_heads.next_multiple_of(8),
         }
     }
 }

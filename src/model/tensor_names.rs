@@ -2,6 +2,7 @@
 
 mod encoders;
 mod experts;
+mod newest;
 mod state;
 mod towers;
 
@@ -12,6 +13,7 @@ pub(super) use experts::{
     AFMOE, ERNIE4_5_MOE, EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MINIMAX_M2, MIXTRAL,
     QWEN3_VL_MOE,
 };
+pub(super) use newest::{LAGUNA, LLAMA4, MISTRAL4, PHI_MOE, STEP3P5};
 pub(super) use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,
     QWEN3_NEXT,

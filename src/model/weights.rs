@@ -193,7 +193,8 @@ impl WeightTable {
         if spec.attention.head_norms != HeadNorms::Unweighted {
             return;
         }
-        for (index, layer) in spec.layers.iter().enumerate() {
+        let normed = spec.layers.iter().enumerate();
+        for (index, layer) in normed.filter(|(_, layer)| layer.head_norms) {
             for (weight, factor) in [
                 (LayerWeight::QNorm, spec.attention.query_norm_factor),
                 (LayerWeight::KNorm, 1.0),

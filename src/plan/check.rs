@@ -72,7 +72,7 @@ fn check_names(plan: &Plan) -> Result<(), PlanErrorKind> {
 
 fn check_kv(plan: &Plan) -> Result<(), PlanErrorKind> {
     for (index, group) in plan.kv_groups.iter().enumerate() {
-        if group.window == Some(0) {
+        if group.window.is_some_and(|window| window.tokens() == 0) {
             let (what, found) = (format!("window of KV group {index}"), "0".into());
             return Err(PlanErrorKind::Unsupported {
                 what,

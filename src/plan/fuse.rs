@@ -54,7 +54,11 @@ pub fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
             if gated.gate_up == product.out
                 && gated.up == Up::SecondHalf
                 && gated.numbers.is_none()
-                && !matches!(gated.activation, Activation::Gelu | Activation::Relu)
+                && gated.routes.is_none()
+                && !matches!(
+                    gated.activation,
+                    Activation::Gelu | Activation::Relu | Activation::ClampedSilu { .. }
+                )
                 && !product.accumulate
                 && !is_read_later(plan, product.out, &rest[at + 2..]) =>
         {

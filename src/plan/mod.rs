@@ -22,7 +22,7 @@ pub mod work;
 pub use format::{KvFormat, Layout, Storage, WeightFormat};
 pub use operands::{
     BufferId, BufferSpec, KvGroup, KvLayer, Operands, Rows, Section, StateLayer, WeightId,
-    WeightSpec,
+    WeightSpec, Window,
 };
 pub use step::*;
 
@@ -297,7 +297,7 @@ impl Plan {
             .map(|layer| {
                 let window = self.kv_groups[layer.group as usize]
                     .window
-                    .unwrap_or(u32::MAX);
+                    .map_or(u32::MAX, Window::tokens);
                 layer.token_bytes(format) * u64::from(context.min(window))
             })
             .sum()

@@ -148,11 +148,42 @@ impl WeightSpec {
     }
 }
 
-/// Layers that share block ids: one group for full attention, and one for each window size.
+/// Which of the keys up to its own a query sees, if not all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Window {
+    /// The last so many, its own included: at position p, those in `(p - tokens, p]`.
+    Last(u32),
+    /// Those of its chunk: positions are cut into chunks of so many tokens, from 0 on.
+    Chunk(u32),
+}
+
+impl Window {
+    /// Most keys that a query sees.
+    pub fn tokens(self) -> u32 {
+        match self {
+            Self::Last(tokens) | Self::Chunk(tokens) => tokens,
+        }
+    }
+
+    /// Position of the first key that a query at `position` sees.
+    pub fn first_visible(self, position: u32) -> u32 {
+        match self {
+            Self::Last(tokens) => (position + 1).saturating_sub(tokens),
+            Self::Chunk(tokens) => position - position % tokens,
+        }
+    }
+
+    /// Whether a query sees, at every position, all keys that it would see of `other`.
+    pub fn covers(self, other: Self) -> bool {
+        self == other || matches!(self, Self::Last(tokens) if tokens >= other.tokens())
+    }
+}
+
+/// Layers that share block ids: one group for full attention, and one for each window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvGroup {
-    /// A query at position p sees keys in `(p - window, p]`; `None` sees all keys up to p.
-    pub window: Option<u32>,
+    /// `None`: a query sees all keys up to its own.
+    pub window: Option<Window>,
 }
 
 /// Keys and values of one decoder layer in the KV pool.

@@ -1,7 +1,7 @@
 //! Prints a plan as text, one line per step, for golden files and for people. Each step formats its own line
 //! ([`super::step`]). An unknown id is printed as a number, so that an invalid plan can be printed too.
 
-use super::{Activation, Plan, Rows, Storage, Tail, WeightFormat};
+use super::{Activation, Plan, Rows, Storage, Tail, WeightFormat, Window};
 use std::fmt::{self, Display, Formatter};
 
 impl Display for Plan {
@@ -41,7 +41,8 @@ impl Display for Plan {
         writeln!(f, "kv groups")?;
         for (index, group) in self.kv_groups.iter().enumerate() {
             match group.window {
-                Some(window) => writeln!(f, "  {index}: window {window}")?,
+                Some(Window::Last(tokens)) => writeln!(f, "  {index}: window {tokens}")?,
+                Some(Window::Chunk(tokens)) => writeln!(f, "  {index}: chunks of {tokens}")?,
                 None => writeln!(f, "  {index}: full")?,
             }
         }
@@ -145,7 +146,9 @@ impl Display for Activation {
             Self::ClampedSwiglu { alpha, limit } => {
                 write!(f, "clamped_swiglu alpha {alpha} limit {limit}")
             }
+            Self::ClampedSilu { limit } => write!(f, "clamped_silu limit {limit}"),
             Self::Relu2 => f.write_str("relu2"),
+            Self::Softplus => f.write_str("softplus"),
             Self::Sigmoid => f.write_str("sigmoid"),
             Self::Xielu => f.write_str("xielu"),
         }

@@ -4,7 +4,7 @@
 //! program keeps a [`StepWork`] per dispatch, and each batch adds its own reach.
 
 use super::inputs::BatchInputs;
-use super::{AttendPaged, KvFormat, MatMul, MatMulExperts, Plan, StateScan, Step};
+use super::{AttendPaged, KvFormat, MatMul, MatMulExperts, Plan, StateScan, Step, Window};
 use std::iter::Sum;
 use std::ops::{Add, Mul};
 
@@ -67,11 +67,11 @@ impl Reach {
             .collect()
     }
 
-    fn of_group(window: Option<u32>, inputs: &BatchInputs) -> Self {
+    fn of_group(window: Option<Window>, inputs: &BatchInputs) -> Self {
         let mut reach = Self::default();
         for rows in &inputs.sequences {
             let (count, last) = (f64::from(rows.row_count), f64::from(rows.context_len));
-            let window = window.map_or(f64::INFINITY, f64::from);
+            let window = window.map_or(f64::INFINITY, |window| f64::from(window.tokens()));
             // The rows see one key more each, until the window is full.
             let mean = last - (count - 1.0) / 2.0;
             reach.pairs += count * mean.min(window);

@@ -10,7 +10,7 @@ use crate::backend::KvHalf;
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
 use crate::plan::{
     AttendPaged, BufferId, HeadNorm, KvFormat, QueryGrowth, Rope, RopeStoreKv, Rows, Step, Storage,
-    StoreOptions, WeightFormat,
+    StoreOptions, WeightFormat, Window,
 };
 
 /// A name, and (rows, context) per sequence.
@@ -451,6 +451,7 @@ pub(super) fn rotation_step(
             query_growth: rotation.grows.then_some(QueryGrowth {
                 slope: 0.7,
                 positions: 5,
+                ahead: u32::from(rotation.q_only),
             }),
             q_only: rotation.no_kv,
         },
@@ -504,7 +505,7 @@ pub(super) fn rotated(head_dim: u32, pairs: u32, interleaved: bool) -> Allowed {
 /// Options of `AttendPaged`.
 #[derive(Clone, Copy)]
 struct View {
-    window: Option<u32>,
+    window: Option<Window>,
     softcap: bool,
     alibi: bool,
     sinks: bool,
@@ -535,7 +536,7 @@ const LONG_VIEW_SINKS: View = View {
     ..LONG_VIEW
 };
 const LONG_VIEW_WINDOW: View = View {
-    window: Some(100),
+    window: Some(Window::Last(100)),
     ..LONG_VIEW
 };
 
@@ -546,7 +547,14 @@ const LATENT_HEADS: [Heads; 5] = [
     Heads::new(80, 20, 1),
     Heads::new(576, 1, 1),
 ];
-const LONG_CASES: [(Heads, View); 5] = [
+const LONG_CASES: [(Heads, View); 6] = [
+    (
+        Heads::new(128, 8, 2),
+        View {
+            window: Some(Window::Chunk(100)),
+            ..LONG_VIEW
+        },
+    ),
     (Heads::new(64, 6, 2), LONG_VIEW),
     (Heads::new(128, 4, 1), LONG_VIEW_SINKS),
     (Heads::new(128, 8, 1), LONG_VIEW_WINDOW),
@@ -568,6 +576,16 @@ const RATIOS: [Heads; 7] = [
     Heads::new(32, 16, 2),
     Heads::new(32, 12, 1),
     Heads::new(32, 16, 1),
+];
+
+const WINDOWS: [Window; 7] = [
+    Window::Last(1),
+    Window::Last(16),
+    Window::Last(100),
+    Window::Last(4096),
+    Window::Chunk(1),
+    Window::Chunk(24),
+    Window::Chunk(4096),
 ];
 
 /// A case of `AttendPaged`.
@@ -603,7 +621,7 @@ fn attends(shapes: Shapes) -> Vec<Attend> {
             add(format, heads, LATENT_VIEW, batches);
         }
     }
-    for &window in shapes.of(&[1, 16, 100, 4096]) {
+    for &window in shapes.of(&WINDOWS) {
         let view = View {
             window: Some(window),
             ..PLAIN_VIEW
@@ -625,7 +643,7 @@ impl View {
     /// A combination of window, softcap, ALiBi and sinks.
     fn of_bits(bits: usize) -> Self {
         Self {
-            window: (bits & 1 != 0).then_some(20),
+            window: (bits & 1 != 0).then_some(Window::Last(20)),
             softcap: bits & 2 != 0,
             alibi: bits & 4 != 0,
             sinks: bits & 8 != 0,
@@ -647,10 +665,12 @@ impl View {
 }
 
 /// A window, for a name.
-pub(super) fn window_name(window: Option<u32>) -> String {
-    window
-        .map(|window| format!(", window {window}"))
-        .unwrap_or_default()
+pub(super) fn window_name(window: Option<Window>) -> String {
+    match window {
+        None => String::new(),
+        Some(Window::Last(tokens)) => format!(", window {tokens}"),
+        Some(Window::Chunk(tokens)) => format!(", chunks of {tokens}"),
+    }
 }
 
 /// A size of blocks for heads of this size: all sizes occur.
@@ -794,9 +814,11 @@ fn attention_mutants(
 ) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
-    let window = fixture.plan.kv_groups[0].window.unwrap_or(u32::MAX);
+    let window = fixture.plan.kv_groups[0].window;
+    let seen =
+        |position: u32| position + 1 - window.map_or(0, |window| window.first_visible(position));
     // With a single visible key, the query does not matter.
-    let sees_many = window > 1 && inputs.positions.iter().all(|position| *position > 0);
+    let sees_many = inputs.positions.iter().all(|position| seen(*position) > 1);
     if sees_many {
         mutants.extend((rows > 1).then_some(Mutant::SwapRows(q, 0, rows - 1)));
         mutants.extend((heads.query > 1).then_some(Mutant::SwapHeads(
@@ -812,7 +834,7 @@ fn attention_mutants(
     let sequence = &inputs.sequences[longest];
     let last =
         inputs.groups[0].table_starts[longest] + (sequence.context_len - 1) / fixture.block_size;
-    let several_visible = sequence.context_len > fixture.block_size && window > fixture.block_size;
+    let several_visible = seen(sequence.context_len - 1) > fixture.block_size;
     mutants.extend(several_visible.then(|| Mutant::SwapBlocks(0, last - 1, last)));
     mutants
 }
@@ -826,14 +848,15 @@ fn allowed_attention(
     values: &[f32],
 ) -> Vec<f64> {
     let (size, group) = (fixture.block_size, &inputs.groups[0]);
-    let window = fixture.plan.kv_groups[0].window.unwrap_or(u32::MAX);
+    let window = fixture.plan.kv_groups[0].window;
     let share = attention(kind, fixture.kv_format);
     let mut allowed = Vec::new();
     for (sequence, &start) in inputs.sequences.iter().zip(&group.table_starts) {
         for row in sequence.row_start..sequence.row_start + sequence.row_count {
             let position = inputs.positions[row as usize];
             for head in 0..heads.kv {
-                let seen = (position + 1).saturating_sub(window)..=position;
+                let first = window.map_or(0, |window| window.first_visible(position));
+                let seen = first..=position;
                 let largest = seen.map(|key| {
                     let block = group.block_tables[(start + key / size) as usize];
                     let at =

@@ -342,6 +342,8 @@ const XIELU_EPSILON: f32 = -1e-6;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     SecondHalf,
+    /// The same, where gates are multiplied by the weights of routes.
+    Routed,
     Elsewhere,
     Nowhere,
 }
@@ -353,7 +355,17 @@ struct Gated {
     place: Place,
 }
 
-const ACTIVATIONS: [Gated; 11] = [
+const ACTIVATIONS: [Gated; 13] = [
+    Gated {
+        name: "clamped_silu",
+        activation: Activation::ClampedSilu { limit: 0.9 },
+        place: Place::SecondHalf,
+    },
+    Gated {
+        name: "silu of routes",
+        activation: Activation::Silu,
+        place: Place::Routed,
+    },
     Gated {
         name: "silu",
         activation: Activation::Silu,
@@ -422,7 +434,7 @@ impl Gated {
     /// Columns of the gates and what lies beside them.
     fn width(&self, columns: u32) -> u32 {
         match self.place {
-            Place::SecondHalf => 2 * columns,
+            Place::SecondHalf | Place::Routed => 2 * columns,
             Place::Elsewhere | Place::Nowhere => columns,
         }
     }
@@ -431,6 +443,7 @@ impl Gated {
         &self,
         fixture: &Fixture,
         [gate_up, other, out]: [BufferId; 3],
+        routes: Option<BufferId>,
         rows: u32,
         noise: &mut Noise,
     ) -> Run {
@@ -439,12 +452,16 @@ impl Gated {
         let values = noise.values((rows * self.width(columns)) as usize);
         let others = noise.values((rows * (columns + OTHER_EXTRA)) as usize);
         let of_inputs = each(self.allowed(columns, &values, &others));
+        let weights: Vec<f32> = (0..rows)
+            .flat_map(|row| [row as f32, route_weight(row as usize)])
+            .collect();
+        run.buffers.extend(routes.map(|routes| (routes, weights)));
         run.buffers.push((gate_up, values));
         run.buffers.push((other, others));
         if rows > 1 {
             run.mutants.push(Mutant::SwapRows(gate_up, 0, rows - 1));
         }
-        if self.place == Place::SecondHalf {
+        if matches!(self.place, Place::SecondHalf | Place::Routed) {
             run.mutants.push(Mutant::SwapHeads(gate_up, columns, 0, 1));
         }
         if rows > 1 && self.place == Place::Elsewhere {
@@ -462,15 +479,19 @@ impl Gated {
         let rows = rows.chunks_exact(self.width(columns) as usize);
         let others = others.chunks_exact((columns + OTHER_EXTRA) as usize);
         let mut allowed = Vec::new();
-        for (row, other) in rows.zip(others) {
+        for (index, (row, other)) in rows.zip(others).enumerate() {
+            let weight = match self.place {
+                Place::Routed => f64::from(route_weight(index)),
+                _ => 1.0,
+            };
             let (gates, half) = row.split_at(columns as usize);
             let ups = match self.place {
-                Place::SecondHalf => half,
+                Place::SecondHalf | Place::Routed => half,
                 Place::Elsewhere => &other[OTHER_START as usize..],
                 Place::Nowhere => &ones[..],
             };
             for (gate, up) in gates.iter().zip(ups) {
-                let product = f64::from(gate.abs()) * (1.0 + f64::from(up.abs()));
+                let product = weight * f64::from(gate.abs()) * (1.0 + f64::from(up.abs()));
                 allowed.push(self.jump(*gate) + 0.1 * RELATIVE * product);
             }
         }
@@ -487,6 +508,11 @@ impl Gated {
     }
 }
 
+/// The weight of a row's route.
+fn route_weight(row: usize) -> f32 {
+    0.25 + 0.5 * (row % 3) as f32
+}
+
 fn gated_activation(storage: Storage, gated: &Gated, columns: u32) -> Fixture {
     let name = gated.name;
     let mut fixture = Fixture::new("gated_activation", format!("{name}, {storage:?}"));
@@ -497,20 +523,23 @@ fn gated_activation(storage: Storage, gated: &Gated, columns: u32) -> Fixture {
     let numbers = [0.3, -0.8, 0.5, XIELU_EPSILON];
     let numbers = (gated.activation == Activation::Xielu)
         .then(|| fixture.weight("numbers", 1, WeightFormat::F32, &numbers));
+    let routes = (gated.place == Place::Routed)
+        .then(|| fixture.buffer("routes", Rows::Tokens, 2, Storage::F32));
     fixture.push(Step::GatedActivation(GatedActivation {
         gate_up,
         gates: Gates::default(),
         up: match gated.place {
-            Place::SecondHalf => Up::SecondHalf,
+            Place::SecondHalf | Place::Routed => Up::SecondHalf,
             Place::Elsewhere => Up::Of(other, OTHER_START),
             Place::Nowhere => Up::One,
         },
         activation: gated.activation,
         numbers,
+        routes,
         out,
     }));
     for rows in [1, 5, 33] {
-        let run = gated.run(&fixture, [gate_up, other, out], rows, &mut noise);
+        let run = gated.run(&fixture, [gate_up, other, out], routes, rows, &mut noise);
         fixture.runs.push(run);
     }
     fixture

@@ -59,7 +59,11 @@ fn routers(shapes: Shapes) -> Vec<Fixture> {
             biased: true,
             ..renormalized
         };
-        for router in [softmax, renormalized, biased] {
+        let mixer = Router {
+            mixer: true,
+            ..softmax
+        };
+        for router in [softmax, renormalized, biased, mixer] {
             fixtures.push(route_experts(experts, per_token, router));
         }
     }
@@ -74,7 +78,11 @@ fn routers(shapes: Shapes) -> Vec<Fixture> {
             groups,
             ..sigmoid
         };
-        for router in [sigmoid, chosen, scaled] {
+        let capped = Router {
+            softcap: true,
+            ..chosen
+        };
+        for router in [sigmoid, chosen, scaled, capped] {
             fixtures.push(route_experts(experts, per_token, router));
         }
     }
@@ -90,6 +98,8 @@ struct Router {
     /// Number of groups, of which half are kept; 0: none.
     groups: u32,
     scaled: bool,
+    mixer: bool,
+    softcap: bool,
 }
 
 impl Router {
@@ -105,6 +115,8 @@ impl Router {
             (self.biased, ", bias"),
             (self.groups > 0, ", groups"),
             (self.scaled, ", scaled"),
+            (self.mixer, ", sparse mixer"),
+            (self.softcap, ", softcap"),
         ]);
         format!("{weights}{options}")
     }
@@ -135,6 +147,8 @@ impl Router {
                 1.0
             },
             expert_scale: self.scaled.then(|| vector(fixture, "scale", &scales)),
+            softcap: self.softcap.then_some(1.5),
+            mixer: self.mixer.then_some(0.7),
         }
     }
 }

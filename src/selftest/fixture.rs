@@ -7,7 +7,7 @@ use crate::plan::error::PlanError;
 use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SampleRow, SequenceRows, StateRows};
 use crate::plan::{
     BufferId, KvFormat, KvGroup, KvLayer, Plan, Rows, Sample, Section, Step, Storage, Tail,
-    WeightFormat, WeightId,
+    WeightFormat, WeightId, Window,
 };
 use bytes::Bytes;
 
@@ -404,7 +404,7 @@ impl Fixture {
         &mut self,
         heads: u32,
         head_dim: u32,
-        window: Option<u32>,
+        window: Option<Window>,
         blocks: u32,
     ) -> u32 {
         let group = u32::try_from(self.plan.kv_groups.len()).expect("a plan has few KV groups");
@@ -648,7 +648,7 @@ fn group_inputs(
     for &(rows, context) in sequences {
         let first_seen = group
             .window
-            .map_or(0, |window| (context - rows + 1).saturating_sub(window));
+            .map_or(0, |window| window.first_visible(context - rows));
         let start = inputs.block_tables.len();
         inputs
             .table_starts

@@ -12,8 +12,8 @@ use super::{RowKind, Shapes};
 use crate::backend::KvHalf;
 use crate::plan::inputs::{BatchInputs, NONE};
 use crate::plan::{
-    AttendPaged, BufferId, CopyBlocks, KvFormat, Rope, RopeStoreLatent, Rows, Step, Storage,
-    WeightFormat,
+    AttendPaged, BufferId, CopyBlocks, KvFormat, QueryGrowth, Rope, RopeStoreLatent, Rows, Step,
+    Storage, WeightFormat,
 };
 
 /// Sizes of a step.
@@ -104,6 +104,11 @@ fn push_store(
         norm,
         epsilon,
         rope,
+        query_growth: (!interleaved).then_some(QueryGrowth {
+            slope: 0.7,
+            positions: 5,
+            ahead: 1,
+        }),
         q,
     };
     fixture.push(Step::RopeStoreLatent(step));

@@ -11,7 +11,7 @@ use crate::backend::KvHalf;
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{
     AttendPaged, CopyBlocks, KvFormat, Rope, RopeStoreKv, Rows, Step, Storage, StoreOptions,
-    WeightFormat,
+    WeightFormat, Window,
 };
 
 const HEADS: Heads = Heads::new(64, 4, 2);
@@ -26,13 +26,13 @@ pub(super) fn fixtures(kind: RowKind) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
     for format in [KvFormat::F32, KvFormat::Q8, KvFormat::Fp8] {
         fixtures.push(layer(kind, format, None));
-        fixtures.push(layer(kind, format, Some(20)));
+        fixtures.push(layer(kind, format, Some(Window::Last(20))));
     }
     fixtures
 }
 
 /// Copy-on-write, store and attention of a chunk in one batch: attention reads what the same batch has written.
-fn layer(kind: RowKind, format: KvFormat, window: Option<u32>) -> Fixture {
+fn layer(kind: RowKind, format: KvFormat, window: Option<Window>) -> Fixture {
     let window_option = window_name(window);
     let option = format!(
         "{:?}, kv {format:?}, copy, store, attend{window_option}",

@@ -450,6 +450,7 @@ impl Chain {
             up: Up::SecondHalf,
             activation: Activation::Silu,
             numbers: None,
+            routes: None,
             out: activated,
         }));
         (x, activated)

@@ -8,7 +8,7 @@ use super::fixture::{
 };
 use crate::backend::KvHalf;
 use crate::plan::inputs::PoolRow;
-use crate::plan::{CopyBlocks, GatherRows, KvFormat, Pool, Rows, Step, Storage, Tail};
+use crate::plan::{CopyBlocks, GatherRows, KvFormat, Pool, Rows, Step, Storage, Tail, Window};
 
 /// All fixtures of these steps, with row buffers of `storage`.
 pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
@@ -112,7 +112,7 @@ fn copy_blocks(format: KvFormat) -> Fixture {
     fixture.kv_format = format;
     let mut noise = Noise::new("copy_blocks");
     fixture.layer(3, 8, None, 9);
-    fixture.layer(1, 40, Some(20), 7);
+    fixture.layer(1, 40, Some(Window::Last(20)), 7);
     fixture.plan.kv_layers.push(crate::plan::KvLayer {
         group: 0,
         heads: 2,

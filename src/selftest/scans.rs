@@ -118,6 +118,8 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
         (Activation::Silu, 1),
         (Activation::Sigmoid, 1),
         (Activation::Sigmoid, 8),
+        (Activation::Softplus, 1),
+        (Activation::Softplus, 8),
     ] {
         let columns = shapes.of(&[8, 40, 1032]).iter();
         fixtures.extend(columns.map(|columns| gates(storage, activation, shared_by, *columns)));
@@ -373,6 +375,7 @@ fn gates(storage: Storage, activation: Activation, shared_by: u32, columns: u32)
         up: Up::Of(x, 0),
         activation,
         numbers: None,
+        routes: None,
         out,
     }));
     for rows in [1, 5, 33] {

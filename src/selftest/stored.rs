@@ -12,7 +12,7 @@ use super::{RowKind, Shapes};
 use crate::backend::KvHalf;
 use crate::plan::inputs::NONE;
 use crate::plan::{
-    AttendPaged, BufferId, KvFormat, RopeStoreKv, Rows, Step, Storage, WeightFormat,
+    AttendPaged, BufferId, KvFormat, RopeStoreKv, Rows, Step, Storage, WeightFormat, Window,
 };
 
 /// (rows, context) per sequence: the first position of a sequence and of a block, the last of a block, one sequence
@@ -44,7 +44,7 @@ const ONE_STORED: &str = "one that is stored already";
 /// Options of attention.
 #[derive(Clone, Copy, Default)]
 struct View {
-    window: Option<u32>,
+    window: Option<Window>,
     softcap: bool,
     sinks: bool,
 }
@@ -70,7 +70,7 @@ pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
 fn cases() -> [Case; 15] {
     let plain = View::default();
     let windowed = View {
-        window: Some(20),
+        window: Some(Window::Last(20)),
         ..plain
     };
     let sinks = View {
@@ -79,7 +79,7 @@ fn cases() -> [Case; 15] {
     };
     let capped = View {
         softcap: true,
-        window: Some(100),
+        window: Some(Window::Last(100)),
         ..plain
     };
     let case = |[head_dim, query, kv]: [u32; 3], format, rotation: fn(Heads) -> Rotation, view| {
@@ -263,7 +263,7 @@ impl Case {
                 allowed: or_codes(allowed, self.format, 1.0, heads),
             });
         }
-        let sees_many = self.view.window != Some(1)
+        let sees_many = self.view.window != Some(Window::Last(1))
             && run.inputs.positions.iter().all(|position| *position > 0);
         if rows > 1 && sees_many {
             run.mutants.push(Mutant::SwapRows(store.qkv, 0, rows - 1));

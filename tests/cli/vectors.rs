@@ -94,3 +94,18 @@ fn documents_are_printed_by_their_score() {
         json!({"text": documents[0]})
     );
 }
+
+/// A head for classes says how documents are judged, so nothing else can.
+#[test]
+fn a_way_to_judge_is_refused_for_a_model_that_has_its_own() {
+    let (folder, _) = model("bert-rerank");
+    let folder = folder.to_string_lossy();
+    let device = ["--device", "cpu"];
+    let command = [&["serve", &folder, "--reranker", "yes-no"], &device[..]].concat();
+    let refused = run(&command);
+    let said = text(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("--reranker"),
+        "{said}"
+    );
+}

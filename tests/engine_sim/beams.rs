@@ -9,6 +9,7 @@ use folio::engine::request::{
     BeamParams, ConstraintState, DrawParams, FinishReason, Request, RequestError, SamplingParams,
     Usage,
 };
+use folio::plan::Window;
 
 /// A beam, or an answer.
 struct Beam {
@@ -35,10 +36,9 @@ impl Beam {
             .map_or(Ok(false), |rules| rules.accept(token_id))
             .ok()?;
         let mut states = self.states.clone();
+        let is_valid = case.stays_valid(self.history.is_some(), states.position(), token_id);
         let history = states.push(token_id);
-        let history = self
-            .history
-            .and((case.script.nan != Some(token_id)).then_some(history));
+        let history = is_valid.then_some(history);
         let mut logprobs = self.logprobs.clone();
         logprobs.extend(wants.then_some(logprob));
         let tokens = [&self.tokens[..], &[token_id]].concat();
@@ -105,7 +105,7 @@ fn room(case: &Case, request: &Request, width: u32) -> u32 {
     let (size, config) = (case.config.block_size, &case.config);
     let shared = request.prompt.len() as u32 / size;
     let held = case.shape.windows.iter().map(|window| {
-        let windows = |window: u32| config.max_num_seqs * (window.div_ceil(size) + 4);
+        let windows = |window: Window| config.max_num_seqs * (window.tokens().div_ceil(size) + 4);
         let blocks = window.map_or(u32::MAX, windows).min(case.blocks());
         (shared + blocks.saturating_sub(shared) / width) * size
     });
@@ -119,7 +119,7 @@ pub(crate) fn search(case: &Case, request: &Request) -> Search {
     let mut is_valid = true;
     let seen = crate::images::seen_by_device(request).into_iter();
     let histories = seen.map(|id| {
-        is_valid &= case.script.nan != Some(id);
+        is_valid = case.stays_valid(is_valid, states.position(), id);
         let state = states.push(id);
         is_valid.then_some(state)
     });

@@ -6,6 +6,7 @@ use crate::{for_seeds, pass};
 use folio::backend::fake::Script;
 use folio::config::{Speculation, SpeculationMethod};
 use folio::engine::request::Request;
+use folio::plan::Window;
 
 /// Adds speculation to a case. Most requests predict their answer, with mistakes; the others look their last tokens up.
 pub(crate) fn speculate(random: &mut Random, case: &mut Case) {
@@ -49,7 +50,7 @@ fn draft_model(random: &mut Random, case: &mut Case) {
         .windows
         .iter()
         .copied()
-        .max_by_key(|window| window.unwrap_or(u32::MAX));
+        .max_by_key(|window| window.map_or(u32::MAX, Window::tokens));
     let windows = if random.once_in(3) {
         widest.into_iter().collect()
     } else {

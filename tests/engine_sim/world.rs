@@ -24,6 +24,7 @@ use folio::model::UploadError;
 use folio::plan::inputs::{BiasEntry, DrawParams, HistoryEntry, SampleRow};
 use folio::plan::{
     AdapterSlots, KvFormat, KvGroup, KvLayer, Plan, StateLayer, Storage, WeightFormat, WeightId,
+    Window,
 };
 use folio::platform::block_on;
 use std::collections::{BTreeMap, VecDeque};
@@ -58,7 +59,7 @@ impl Random {
 /// A model with only KV groups, a state if it keeps one, and end tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
-    pub(crate) windows: Vec<Option<u32>>,
+    pub(crate) windows: Vec<Option<Window>>,
     pub(crate) vocab: u32,
     pub(crate) eos_token_ids: Vec<u32>,
     pub(crate) model_len: u32,
@@ -91,6 +92,19 @@ impl Shape {
             Some(content) => plain.with_adapter(matrix(content.digest)),
             None => plain,
         }
+    }
+}
+
+impl Case {
+    /// Whether the row of a token at a position is valid. From the script's token on, rows are not: each sees the one
+    /// before it, unless it sees nothing before it, as the first of a chunk.
+    pub(crate) fn stays_valid(&self, was_valid: bool, position: u32, id: u32) -> bool {
+        let shape = &self.shape;
+        let sees_itself = |window: &Option<Window>| {
+            window.is_some_and(|window| window.first_visible(position) == position)
+        };
+        let starts_anew = !shape.keeps_states && shape.windows.iter().all(sees_itself);
+        (was_valid || starts_anew) && self.script.nan != Some(id)
     }
 }
 
@@ -539,10 +553,9 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
         .min(case.shape.model_len);
     let (mut tokens, mut logprobs) = (request.prompt.to_vec(), Vec::new());
     let mut plain = case.shape.plain_history(request);
-    // Everything from the script's token on is invalid.
     let mut is_valid = true;
     let mut history_with = |id: u32| {
-        is_valid &= case.script.nan != Some(id);
+        is_valid = case.stays_valid(is_valid, plain.position(), id);
         let history = plain.push(id);
         is_valid.then_some(history)
     };

@@ -6,7 +6,11 @@ use folio::engine::handle::Stats;
 use std::path::{Path, PathBuf};
 
 /// The tables.
-const TABLES: [&str; 2] = ["src/config.rs", "src/engine/stats.rs"];
+const TABLES: [&str; 3] = [
+    "src/config.rs",
+    "src/config/settings.rs",
+    "src/engine/stats.rs",
+];
 /// What is made from them, or from the table of request fields.
 const MADE: [&str; 3] = ["web/ts/limits.ts", "web/ts/requests.ts", "web/ts/stats.ts"];
 
@@ -18,7 +22,11 @@ fn an_option_of_the_engine_is_described_in_one_file() {
     let switches = Config::SWITCHES
         .iter()
         .map(|switch| (switch.name, switch.help));
-    let marks = numbers.chain(switches).flat_map(|(name, help)| {
+    let settings = Config::SETTINGS
+        .iter()
+        .map(|setting| (setting.name, setting.help));
+    let options = numbers.chain(switches).chain(settings);
+    let marks = options.flat_map(|(name, help)| {
         [
             help.trim_end_matches('.').to_owned(),
             format!("\"FOLIO_{}\"", name.to_uppercase()),

@@ -277,7 +277,7 @@ fn hot(part: &str, kernel: &str) -> Option<String> {
     let is =
         |name: &str, values: &[&str]| defines.get(name).is_none_or(|value| values.contains(value));
     let usual = is("OUT_TYPE", &["u16"])
-        && !["SOFTCAP", "ALIBI", "KV_F32"]
+        && !["SOFTCAP", "ALIBI", "KV_F32", "CHUNKS"]
             .iter()
             .any(|name| defines.contains_key(name));
     let few = match stem {

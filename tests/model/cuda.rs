@@ -11,7 +11,8 @@ use super::quantized::{held_out, loss};
 use super::states::STATES;
 use super::today::TODAY;
 use super::{
-    Case, Device, FAMILIES, Target, WGPU, WHOLE, compare, golden, golden_cases, prove, prove_demo,
+    Case, Device, FAMILIES, Target, WGPU, WHOLE, compare, golden_cases, open_golden, prove,
+    prove_demo,
 };
 use folio::backend::cuda::{CudaBackend, CudaOptions};
 use folio::backend::reference::ReferenceBackend;
@@ -91,7 +92,7 @@ fn on_the_host(families: impl IntoIterator<Item = (&'static str, f32)>) {
         cases
             .iter_mut()
             .for_each(|case| case.greedy.truncate(HOST_TOKENS));
-        let model = Model::open(&golden(family)).expect("the golden model loads");
+        let model = open_golden(family);
         let mut device = Device::new(&mut backend, &model, KvFormat::F16);
         for (case, run) in cases.iter().zip(device.generate(&cases, HOST_CHUNK, true)) {
             let place = format!("{family} on the host, batched {}", case.prompt.len());

@@ -12,7 +12,7 @@ use folio::engine::fit::{Beside, Fit};
 use folio::engine::{Engine, Progress, StartError, handle};
 use folio::model::{Model, ModelSpec};
 use folio::plan::inputs::{BatchInputs, Results};
-use folio::plan::{KvFormat, KvGroup, Plan, Storage, WeightId};
+use folio::plan::{KvFormat, KvGroup, Plan, Storage, WeightId, Window};
 use folio::platform::block_on;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
@@ -258,7 +258,7 @@ fn more_kv_groups_than_the_kernels_know_are_found_before_loading() {
     };
     plan.kv_groups = (1..=9)
         .map(|window| KvGroup {
-            window: Some(window),
+            window: Some(Window::Last(window)),
         })
         .collect();
     let fit = Fit::new(&Config::default(), &plan, Beside::default(), &caps);

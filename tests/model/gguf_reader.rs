@@ -863,5 +863,5 @@ fn seeds_of_the_fuzzer_are_models() {
                 .expect("the folder is writable");
         }
     }
-    assert_eq!(architectures.len(), 55, "{architectures:?}");
+    assert_eq!(architectures.len(), 58, "{architectures:?}");
 }

@@ -13,7 +13,7 @@ use super::states::STATES;
 use super::today::TODAY;
 use super::{
     BLOCK_SIZE, Case, Device, FAMILIES, SEQUENCES_MAX, Sizes, WGPU, WHOLE, adapters, compare,
-    converted, golden, golden_cases, largest_difference, prove_prompts, repository,
+    converted, golden_cases, largest_difference, open_golden, prove_prompts, repository,
 };
 use folio::backend::Backend as _;
 use folio::backend::reference::ReferenceBackend;
@@ -141,7 +141,7 @@ fn families_are_right_with_products_of_matrices() {
     for mut backend in opened.filter(|backend| backend.caps().half_products) {
         found = true;
         for (family, tolerance) in FAMILIES {
-            let model = Model::open(&golden(family)).expect("the golden model loads");
+            let model = open_golden(family);
             let sizes = Sizes {
                 deterministic: false,
                 ..Sizes::default()
@@ -244,7 +244,7 @@ fn every_other_family_is_right_in_pieces() {
     let mut split = BTreeSet::new();
     let others = TODAY.into_iter().chain(LATENTS).chain(STATES).chain(NEWER);
     for (index, (family, _)) in others.enumerate() {
-        let model = Model::open(&golden(family)).expect("the golden model loads");
+        let model = open_golden(family);
         let binding = least_binding(&model);
         let is_split = |weight: &WeightSpec| weight.bytes() > binding;
         split.extend(
@@ -296,7 +296,7 @@ fn prove_others(
     (family, logits_f16): (&str, f32),
     deterministic: bool,
 ) {
-    let model = Model::open(&golden(family)).expect("the golden model loads");
+    let model = open_golden(family);
     let cases = golden_cases(family);
     let kv_format = way.kv_format();
     let tolerance = if kv_format == KvFormat::F32 {
@@ -324,7 +324,7 @@ fn prove_others(
 /// Checks the golden logits and tokens of a family as one batch in chunks. Under the device's own limits, also checks a
 /// whole prompt, and the answers as prompts.
 fn prove_family(way: Way, backend: &mut WgpuBackend, (family, logits_f16): (&str, f32)) {
-    let model = Model::open(&golden(family)).expect("the golden model loads");
+    let model = open_golden(family);
     let cases = golden_cases(family);
     let kv_format = way.kv_format();
     let tolerance = if kv_format == KvFormat::F32 {

@@ -238,7 +238,7 @@ impl Checkpoint {
     pub(super) fn write_latent(&self, file: &mut Builder) {
         let mut set = |own: &str, value: Option<u32>| {
             if let Some(value) = value {
-                file.set(&format!("deepseek2.{own}"), Item::U32(value));
+                file.set(&format!("{}.{own}", self.own), Item::U32(value));
             }
         };
         let size = |field: &str| self.whole(field).expect("a size");
@@ -263,10 +263,15 @@ impl Checkpoint {
             "leading_dense_block_count",
             dense.or(self.whole("first_k_dense_replace")),
         );
-        let is_softmax = self.config["model_type"] == "deepseek_v2";
+        let is_softmax = ["deepseek_v2", "mistral4"]
+            .iter()
+            .any(|kind| self.config["model_type"] == *kind);
         set("expert_gating_func", Some(if is_softmax { 1 } else { 2 }));
         let normalizes = self.config["norm_topk_prob"] == true;
-        file.set("deepseek2.expert_weights_norm", Item::Boolean(normalizes));
+        file.set(
+            &format!("{}.expert_weights_norm", self.own),
+            Item::Boolean(normalizes),
+        );
     }
 
     /// Keys and values of each head, as two tensors; keys are transposed.

@@ -1,8 +1,10 @@
 //! The golden folders, and which of them a run of the tests takes.
 
+use super::golden;
 use super::latents::LATENTS;
 use super::newer::NEWER;
 use super::today::TODAY;
+use folio::model::Model;
 
 /// Maximum |Δ logit| with f16 keys and values.
 pub(super) const LOGITS_F16: f32 = 3e-2;
@@ -44,4 +46,22 @@ pub(super) fn families() -> impl Iterator<Item = (&'static str, f32)> {
             .chain(LATENTS)
             .chain(NEWER),
     )
+}
+
+/// Golden models whose outputs are those of short contexts, and the longest such context: above it, the model would
+/// have other rotary frequencies.
+const SHORT: [(&str, u32); 1] = [("phimoe", 512)];
+
+/// A golden model, for the contexts that its outputs are of.
+pub(super) fn open_golden(family: &str) -> Model {
+    let model = Model::open(&golden(family)).expect("the golden model loads");
+    limited(family, model)
+}
+
+/// A golden model, as it is stored or quantized, for the contexts that its outputs are of.
+pub(super) fn limited(family: &str, mut model: Model) -> Model {
+    if let Some((_, tokens)) = SHORT.iter().find(|(short, _)| *short == family) {
+        model.limit_context(*tokens);
+    }
+    model
 }

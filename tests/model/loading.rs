@@ -10,7 +10,7 @@ use super::golden;
 use folio::model::rope::RopeScaling;
 use folio::model::{LoadError, Model, ModelSpec, UploadError};
 use folio::plan::inputs::DrawParams;
-use folio::plan::{Storage, WeightFormat};
+use folio::plan::{Storage, WeightFormat, Window};
 use folio::platform::block_on;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -493,7 +493,7 @@ fn windows_follow_the_config() {
             .spec()
             .layers
             .iter()
-            .map(|layer| layer.window)
+            .map(|layer| layer.window.map(Window::tokens))
             .collect()
     };
     assert_eq!(windows("mistral-window", json!({})), [Some(24), Some(24)]);

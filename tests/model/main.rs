@@ -62,9 +62,9 @@ use folio::plan::check::check;
 use folio::plan::inputs::{
     BatchInputs, FEED, GroupInputs, NONE, PoolRow, SampleRow, Sampled, SequenceRows, StateRows,
 };
-use folio::plan::{BufferId, KvFormat, Plan, Sample, Step, Tail, WeightId};
+use folio::plan::{BufferId, KvFormat, Plan, Sample, Step, Tail, WeightId, Window};
 use folio::platform::{FileAccess, block_on};
-use lists::{FAMILIES, LOGITS_F16, families, selected};
+use lists::{FAMILIES, LOGITS_F16, families, limited, open_golden, selected};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -852,9 +852,9 @@ fn push_tables(
     inputs: &mut GroupInputs,
     blocks: &[u32],
     rows: std::ops::Range<u32>,
-    window: Option<u32>,
+    window: Option<Window>,
 ) {
-    let first_seen = window.map_or(0, |window| (rows.start + 1).saturating_sub(window));
+    let first_seen = window.map_or(0, |window| window.first_visible(rows.start));
     inputs.table_starts.push(inputs.block_tables.len() as u32);
     for (index, &block) in blocks
         .iter()

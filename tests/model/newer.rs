@@ -1,15 +1,16 @@
 //! Families of 2026 that share the kernels of those in `main`: golden logits and tokens on every backend.
 
 use super::today::prove_list;
-use super::{CPU, LOGITS_F16, REFERENCE, WGPU, adapters, cpus, golden};
+use super::{CPU, LOGITS_F16, REFERENCE, WGPU, adapters, cpus, golden, read_json};
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
-use folio::model::Model;
+use folio::model::{Model, ModelSpec};
 use folio::plan::KvFormat;
 use folio::platform::block_on;
+use serde_json::json;
 
 /// Golden folders, and maximum |Δ logit| with f16 keys and values.
-pub(super) const NEWER: [(&str, f32); 21] = [
+pub(super) const NEWER: [(&str, f32); 27] = [
     ("mixtral", LOGITS_F16),
     ("olmoe", LOGITS_F16),
     ("mellum", LOGITS_F16),
@@ -31,6 +32,12 @@ pub(super) const NEWER: [(&str, f32); 21] = [
     ("muse_glimmer", LOGITS_F16),
     ("cohere2_moe", LOGITS_F16),
     ("ernie4_5_moe", LOGITS_F16),
+    ("llama4", LOGITS_F16),
+    ("laguna", LOGITS_F16),
+    ("phimoe", LOGITS_F16),
+    ("step3p5", LOGITS_F16),
+    ("step3p7", LOGITS_F16),
+    ("mistral4", LOGITS_F16),
 ];
 
 const FORMATS: [KvFormat; 2] = [KvFormat::F32, KvFormat::F16];
@@ -59,15 +66,7 @@ fn every_adapter_reproduces_golden_logits_and_tokens() {
 }
 
 /// Families whose golden models are there, but whose layers compute what is not supported.
-const REFUSED: [(&str, &str); 7] = [
-    ("laguna", "LagunaForCausalLM"),
-    ("llama4", "Llama4ForCausalLM"),
-    ("mimo_v2_flash", "MiMoV2FlashForCausalLM"),
-    ("mistral4", "Mistral4ForCausalLM"),
-    ("phimoe", "PhimoeForCausalLM"),
-    ("step3p5", "Step3p5ForCausalLM"),
-    ("step3p7", "step3p5"),
-];
+const REFUSED: [(&str, &str); 1] = [("mimo_v2_flash", "MiMoV2FlashForCausalLM")];
 
 #[test]
 fn families_that_are_not_supported_are_refused_by_name() {
@@ -77,5 +76,36 @@ fn families_that_are_not_supported_are_refused_by_name() {
             .unwrap_or_else(|| panic!("{family} is refused"))
             .to_string();
         assert!(error.contains(name), "{family}: {error}");
+    }
+}
+
+#[test]
+fn fields_of_newer_families_with_an_impossible_value_are_refused_by_name() {
+    let table = [
+        ("laguna", "gating", json!("diagonal")),
+        ("laguna", "moe_apply_router_weight_on_input", json!(true)),
+        ("laguna", "num_attention_heads_per_layer", json!([4, 6])),
+        ("laguna", "num_attention_heads_per_layer", json!([4, 0, 8])),
+        ("laguna", "sliding_window", json!(null)),
+        ("llama4", "attention_chunk_size", json!(0)),
+        ("llama4", "attention_chunk_size", json!(null)),
+        ("llama4", "moe_layers", json!([1, 99])),
+        ("mistral4", "n_group", json!(2)),
+        ("phimoe", "router_jitter_noise", json!(-0.1)),
+        ("step3p5", "hidden_act", json!("gelu")),
+        ("step3p5", "moe_layers_enum", json!("1,x")),
+        ("step3p5", "partial_rotary_factors", json!([0.5, 1.0])),
+        ("step3p5", "rope_theta", json!([1e4, 1e4, 1e5, 1e4])),
+        ("step3p5", "swiglu_limits", json!([0.0, 0.0, 0.0, -1.0])),
+        ("step3p5", "swiglu_limits_shared", json!([0.0])),
+    ];
+    for (family, field, value) in table {
+        let mut config = read_json(&golden(family).join("config.json"));
+        config[field] = value;
+        let error = ModelSpec::from_json("config.json", config.to_string().as_bytes())
+            .expect_err(field)
+            .to_string();
+        assert!(error.contains("config.json"), "{family}: {error}");
+        assert!(error.contains(field), "{family}: {error}");
     }
 }

@@ -7,7 +7,7 @@ use folio::model::Model;
 use folio::plan::check::check;
 use folio::plan::{
     AttendPaged, BufferId, Embed, KvGroup, MatMul, Plan, RmsNorm, RopeStoreKv, RopeStoreLatent,
-    Rows, Sample, Step, Storage, Tail, WeightId,
+    Rows, Sample, Step, Storage, Tail, WeightId, Window,
 };
 
 fn golden(name: &str) -> Model {
@@ -197,7 +197,9 @@ fn ids_names_and_numbers_are_checked() {
     refuses(
         "kv: window of KV group 0 is 0, expected at least 1: a query sees its own key",
         |plan| {
-            plan.kv_groups[0] = KvGroup { window: Some(0) };
+            plan.kv_groups[0] = KvGroup {
+                window: Some(Window::Last(0)),
+            };
         },
     );
     refuses(

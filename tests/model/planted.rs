@@ -3,7 +3,7 @@
 
 use super::converted::{self, Checkpoint, F32};
 use super::{
-    Case, Device, REFERENCE, Sizes, WHOLE, compare, golden, golden_cases, largest_difference,
+    Case, Device, REFERENCE, Sizes, WHOLE, compare, golden_cases, largest_difference, open_golden,
 };
 use bytes::Bytes;
 use folio::backend::Inspect as _;
@@ -80,7 +80,7 @@ fn values_are_keys_before_their_norm() {
 #[test]
 fn biases_choose_experts_but_do_not_weigh_them() {
     for family in ["glm4_moe", "glm4_moe_lite", "nemotron_h-moe"] {
-        let model = Model::open(&golden(family)).expect("the golden model loads");
+        let model = open_golden(family);
         let case = Case {
             greedy: vec![0],
             ..golden_cases(family).remove(0)

@@ -2,10 +2,11 @@
 //! the held-out side), over the assistant's tokens.
 
 use super::kv_coded::{self, FLIPS, TOKENS, alone, moved, rows};
+use super::newer::NEWER;
 use super::states::STATES;
 use super::{
-    BLOCK_SIZE, CHUNK, CPU, Case, Device, TOKENS_MAX, WGPU, WHOLE, families, golden,
-    largest_difference, push_tables, read_json, support,
+    BLOCK_SIZE, CHUNK, CPU, Case, Device, TOKENS_MAX, WGPU, WHOLE, families, largest_difference,
+    limited, open_golden, push_tables, read_json, support,
 };
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
@@ -91,21 +92,23 @@ const MOVED_MAX: [(Quantization, &str, f64); 2] =
 
 #[test]
 fn every_family_runs_quantised() {
-    let mut adapters = opened_adapters();
-    for (family, _) in families() {
-        runs_quantised(
-            family,
-            |quantization| open(family, quantization),
-            &kv_coded::cases(family),
-            &mut adapters,
-        );
-    }
+    let is_newer = |family: &str| NEWER.iter().any(|(newer, _)| *newer == family);
+    run_quantised(families().filter(|(family, _)| !is_newer(family)));
 }
 
 #[test]
-fn every_family_runs_quantised_that_keeps_states() {
+fn every_newer_family_runs_quantised() {
+    run_quantised(super::selected(NEWER));
+}
+
+#[test]
+fn every_family_with_states_runs_quantised() {
+    run_quantised(super::selected(STATES));
+}
+
+fn run_quantised(families: impl Iterator<Item = (&'static str, f32)>) {
     let mut adapters = opened_adapters();
-    for (family, _) in super::selected(STATES) {
+    for (family, _) in families {
         runs_quantised(
             family,
             |quantization| open(family, quantization),
@@ -117,9 +120,12 @@ fn every_family_runs_quantised_that_keeps_states() {
 
 /// A golden model as it is stored, or quantized.
 pub(super) fn open(family: &str, quantization: Option<Quantization>) -> Model {
-    let model = Model::open(&golden(family)).expect("the golden model loads");
+    let model = open_golden(family);
     match quantization {
-        Some(quantization) => model.quantized(quantization).expect("it is quantized"),
+        Some(quantization) => {
+            let quantized = model.quantized(quantization).expect("it is quantized");
+            limited(family, quantized)
+        }
         None => model,
     }
 }

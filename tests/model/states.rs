@@ -21,6 +21,7 @@ use folio::plan::check::check;
 use folio::plan::inputs::BatchInputs;
 use folio::plan::{
     Activation, GatedActivation, GatedNorm, KvFormat, Plan, ScanRule, StateScan, Step, Storage, Up,
+    Window,
 };
 use folio::platform::block_on;
 use serde_json::{Value, json};
@@ -693,7 +694,7 @@ fn configs_of_hybrids_are_read_in_both_styles() {
     .expect("a pattern");
     let letter = |layer: &LayerSpec| match (layer.kind, layer.window) {
         (LayerKind::Attention, None) => 'f',
-        (LayerKind::Attention, Some(24)) => 's',
+        (LayerKind::Attention, Some(Window::Last(24))) => 's',
         _ => 'c',
     };
     assert_eq!(

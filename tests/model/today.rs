@@ -3,7 +3,7 @@
 
 use super::{
     CHUNK, CPU, Device, LOGITS_F16, REFERENCE, Target, WGPU, WHOLE, adapters, compare, cpus,
-    golden, golden_cases, largest_difference, support,
+    golden, golden_cases, largest_difference, open_golden, support,
 };
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
@@ -86,7 +86,7 @@ pub(super) fn prove_list<B: Backend + Inspect>(
 ) {
     for (family, logits_f16) in super::selected(families.iter().copied()) {
         let cases = golden_cases(family);
-        let model = Model::open(&golden(family)).expect("the golden model loads");
+        let model = open_golden(family);
         for &format in formats {
             let tolerance = if format == KvFormat::F32 {
                 target.logits_f32

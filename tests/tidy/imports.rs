@@ -18,7 +18,12 @@ const PURE: &[&str] = &[
 ];
 
 /// What the memory of sequences may import: it never asks the scheduler anything.
-const MEMORY: &[&str] = &["engine::memory", "engine::request", "plan::inputs"];
+const MEMORY: &[&str] = &[
+    "engine::memory",
+    "engine::request",
+    "plan::inputs",
+    "plan::Window",
+];
 
 /// Module prefix → prefixes it may import; the longest matching row applies. A module may always import its own parts,
 /// unless [`may_import`] says otherwise.
@@ -125,7 +130,13 @@ fn may_import(module: &str, path: &str, backends: &[String]) -> bool {
         return MEMORY.iter().any(|&allowed| within(path, allowed));
     }
     if PURE.iter().any(|&pure| within(module, pure)) {
-        let known = ["config", "plan::inputs", "plan::Tail", "engine::request"];
+        let known = [
+            "config",
+            "plan::inputs",
+            "plan::Tail",
+            "plan::Window",
+            "engine::request",
+        ];
         return PURE
             .iter()
             .chain(&known)

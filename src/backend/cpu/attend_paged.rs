@@ -15,7 +15,7 @@ use super::simd::{Kernel, LANES, Lanes, Level, Simd, with_simd};
 use super::team::Team;
 use crate::backend::KvHalf;
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{AttendPaged, Storage};
+use crate::plan::{AttendPaged, Storage, Window};
 use bumpalo::Bump;
 use bumpalo::collections::Vec as ArenaVec;
 use std::ops::Range;
@@ -54,7 +54,7 @@ struct Attention<'a> {
     group: usize,
     heads: usize,
     head_dim: usize,
-    window: Option<u32>,
+    window: Option<Window>,
     alibi: Option<&'a [f32]>,
     sinks: Option<&'a [f32]>,
     q: &'a [f32],
@@ -182,7 +182,7 @@ impl Attention<'_> {
 
     fn first_visible(&self, position: u32) -> usize {
         self.window
-            .map_or(0, |window| (position + 1).saturating_sub(window)) as usize
+            .map_or(0, |window| window.first_visible(position)) as usize
     }
 
     /// All parts of an item.

@@ -42,9 +42,9 @@ impl Transform<'_> {
                 normalize_in_place(self.level, head, weight, norm.epsilon, norm.one_plus);
             }
         }
-        if let Some(QueryGrowth { slope, positions }) = self.growth {
-            let factor = 1.0 + f64::from(slope) * f64::from(position / positions).ln_1p();
-            out.iter_mut().for_each(|value| *value *= factor as f32);
+        if let Some(growth) = self.growth {
+            let factor = growth.factor(position) as f32;
+            out.iter_mut().for_each(|value| *value *= factor);
         }
     }
 

@@ -103,14 +103,18 @@ impl<'a> Latents<'a> {
 
     /// Each query is what its head has absorbed, and its last elements.
     fn write_queries(&self, row: usize, q: &mut [f32]) {
-        let rotary = self.dim - self.rank;
+        let (rotary, position) = (self.dim - self.rank, self.inputs.positions[row]);
+        let growth = self.step.query_growth;
+        let factor = growth.map_or(1.0, |growth| growth.factor(position) as f32);
         for (head, q) in q.chunks_exact_mut(self.dim).enumerate() {
             let head = row * self.heads + head;
             let (plain, turned) = q.split_at_mut(self.rank);
             plain.copy_from_slice(&self.absorbed[head * self.rank..][..self.rank]);
             let query = &self.query[(head + 1) * self.each - rotary..][..rotary];
-            self.rotation
-                .apply(row, self.inputs.positions[row], query, turned);
+            self.rotation.apply(row, position, query, turned);
+            if growth.is_some() {
+                q.iter_mut().for_each(|value| *value *= factor);
+            }
         }
     }
 }

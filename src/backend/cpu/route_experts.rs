@@ -2,7 +2,7 @@
 
 use super::loaded::Loaded;
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{ExpertGroups, RouteExperts};
+use crate::plan::{ExpertGroups, RouteExperts, Routing};
 use bumpalo::Bump;
 
 /// Runs the step.
@@ -22,36 +22,74 @@ pub(super) fn run(step: &RouteExperts, loaded: &mut Loaded, arena: &Bump, inputs
             ids.iter_mut().enumerate().for_each(|(at, id)| *id = at);
             values.copy_from_slice(logits);
             if let Some(bias) = bias {
-                add_to_scores(values, bias, routing.sigmoid);
+                add_to_scores(values, bias, &routing);
             }
             choice_keys(values, bias.is_some(), routing.groups, keys);
             ids.sort_unstable_by_key(|&id| (std::cmp::Reverse(keys[id]), id));
-            let largest = largest(logits);
-            let share = |id: usize| match routing.sigmoid {
-                true => sigmoid(logits[id]),
-                false => (logits[id] - largest).exp(),
+            if let Some(threshold) = routing.mixer {
+                mix(logits, ids, threshold, routes);
+                continue;
+            }
+            let shares = Shares {
+                logits,
+                largest: largest(logits),
+                routing,
             };
-            let counted = if routing.renormalize {
-                &ids[..per_token]
-            } else {
-                &ids[..]
-            };
-            let sum: f32 = counted.iter().map(|&id| share(id)).sum();
-            let sum = match (routing.sigmoid, routing.renormalize) {
-                (true, true) => sum + 1e-20,
-                (true, false) => 1.0,
-                (false, _) => sum,
-            };
+            let sum = shares.divisor(ids, per_token);
             for (route, &id) in routes.chunks_exact_mut(2).zip(&*ids) {
                 let scale = routing.factor * scales.map_or(1.0, |scales| scales[id]);
-                (route[0], route[1]) = (id as f32, share(id) / sum * scale);
+                (route[0], route[1]) = (id as f32, shares.of(id) / sum * scale);
             }
         }
     });
 }
 
-fn sigmoid(logit: f32) -> f32 {
-    1.0 / (1.0 + (-logit).exp())
+/// What the weights of a token's experts are computed from.
+struct Shares<'a> {
+    logits: &'a [f32],
+    largest: f32,
+    routing: Routing,
+}
+
+impl Shares<'_> {
+    /// An expert's sigmoid, or how its logit compares with the largest.
+    fn of(&self, id: usize) -> f32 {
+        match self.routing.sigmoid {
+            true => sigmoid(self.logits[id], self.routing.softcap),
+            false => (self.logits[id] - self.largest).exp(),
+        }
+    }
+
+    /// What weights are divided by; `ids` are the experts, best first.
+    fn divisor(&self, ids: &[usize], per_token: usize) -> f32 {
+        let counted = match self.routing.renormalize {
+            true => &ids[..per_token],
+            false => ids,
+        };
+        let sum = counted.iter().map(|&id| self.of(id)).sum::<f32>();
+        match (self.routing.sigmoid, self.routing.renormalize) {
+            (true, true) => sum + 1e-20,
+            (true, false) => 1.0,
+            (false, _) => sum,
+        }
+    }
+}
+
+/// The routes of one token by SparseMixer; `ids` are its experts, best first.
+fn mix(logits: &[f32], ids: &[usize], threshold: f32, routes: &mut [f32]) {
+    for (rank, route) in routes.chunks_exact_mut(2).enumerate() {
+        let best = logits[ids[rank]];
+        let near = ids[rank..].iter().map(|&id| logits[id]);
+        let near = near.filter(|logit| best - logit <= threshold * logit.abs().max(best));
+        let sum: f32 = near.map(|logit| (logit - best).exp()).sum();
+        (route[0], route[1]) = (ids[rank] as f32, 1.0 / sum);
+    }
+}
+
+/// The sigmoid of a capped logit.
+fn sigmoid(logit: f32, softcap: Option<f32>) -> f32 {
+    let capped = softcap.map_or(logit, |cap| cap * (logit / cap).tanh());
+    1.0 / (1.0 + (-capped).exp())
 }
 
 fn largest(logits: &[f32]) -> f32 {
@@ -60,9 +98,11 @@ fn largest(logits: &[f32]) -> f32 {
 }
 
 /// Makes logits scores, sigmoids or probabilities among all experts, and adds a bias.
-fn add_to_scores(values: &mut [f32], bias: &[f32], by_sigmoid: bool) {
-    if by_sigmoid {
-        values.iter_mut().for_each(|value| *value = sigmoid(*value));
+fn add_to_scores(values: &mut [f32], bias: &[f32], routing: &Routing) {
+    if routing.sigmoid {
+        values
+            .iter_mut()
+            .for_each(|value| *value = sigmoid(*value, routing.softcap));
     } else {
         let largest = largest(values);
         values

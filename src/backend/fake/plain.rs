@@ -2,11 +2,12 @@
 
 use super::states::{ZERO, fold};
 use super::{first_visible, history, row_state, see};
+use crate::plan::Window;
 
 /// The history of a plain list of tokens: what a row should see, whatever blocks and batches its tokens were in.
 #[derive(Clone, Debug)]
 pub struct PlainHistory {
-    windows: Vec<Option<u32>>,
+    windows: Vec<Option<Window>>,
     /// The sum of what rows see of the first `i` tokens, at `i`.
     sums: Vec<u64>,
     /// What the model keeps of the tokens so far, if it keeps a state.
@@ -17,7 +18,7 @@ pub struct PlainHistory {
 
 impl PlainHistory {
     /// An empty list for a model with these windows, one for each KV group.
-    pub fn new(windows: &[Option<u32>]) -> Self {
+    pub fn new(windows: &[Option<Window>]) -> Self {
         Self {
             windows: windows.to_vec(),
             sums: vec![0],
@@ -44,10 +45,15 @@ impl PlainHistory {
         }
     }
 
+    /// Position of the next token.
+    pub fn position(&self) -> u32 {
+        u32::try_from(self.sums.len() - 1).expect("a list fits the context")
+    }
+
     /// Adds a token and returns the hash of what its row sees.
     pub fn push(&mut self, token_id: u32) -> u64 {
-        let position = u32::try_from(self.sums.len() - 1).expect("a list fits the context");
-        let visible = |sums: &[u64], window: &Option<u32>| {
+        let position = self.position();
+        let visible = |sums: &[u64], window: &Option<Window>| {
             let first = first_visible(position, *window) as usize;
             sums.last().unwrap_or(&0).wrapping_sub(sums[first])
         };

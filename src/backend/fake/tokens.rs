@@ -1,12 +1,13 @@
 //! What the fake device computes: hashes of what it can see, and the tokens that follow from them.
 
 use super::{HELD_BACK, POOLED_COLUMNS};
+use crate::plan::Window;
 use crate::plan::inputs::{BiasEntry, HistoryEntry, SampleRow};
 use std::collections::BTreeMap;
 
 /// First position visible to a query.
-pub(super) fn first_visible(position: u32, window: Option<u32>) -> u32 {
-    window.map_or(0, |window| (position + 1).saturating_sub(window))
+pub(super) fn first_visible(position: u32, window: Option<Window>) -> u32 {
+    window.map_or(0, |window| window.first_visible(position))
 }
 
 /// What a row contributes to the sums of the rows that see it.

@@ -1,7 +1,7 @@
 //! Paged attention, reference. Twin of `shaders/attend_paged_*.wgsl`.
 //!
-//! A query at position p sees the keys at positions j ≤ p (and j > p − window) whose block is in the table; a table
-//! entry `NONE` hides its positions. Per head, all in f64:
+//! A query at position p sees the keys at positions j ≤ p (and j > p − window, or those of its own chunk) whose block
+//! is in the table; a table entry `NONE` hides its positions. Per head, all in f64:
 //!
 //! s[j] = q · k[j] · scale;  s[j] ← c · tanh(s[j] / c) with softcap c;  s[j] ← s[j] + slope · (j − p) with ALiBi;
 //! m = max(s, sink);  out = Σ_j exp(s[j] − m) · v[j] / (Σ_j exp(s[j] − m) + exp(sink − m))
@@ -13,7 +13,7 @@ use super::dot::{Kernel, PartialSums, dispatch, dot};
 use super::loaded::LoadedPlan;
 use super::memory::KvStore;
 use crate::plan::inputs::{BatchInputs, GroupInputs, NONE};
-use crate::plan::{AttendPaged, KvLayer, Storage};
+use crate::plan::{AttendPaged, KvLayer, Storage, Window};
 use crate::platform::for_each_chunk;
 
 /// Runs the step.
@@ -57,8 +57,8 @@ pub(super) struct Attention {
     pub(super) alibi: Option<Vec<f32>>,
     /// Sink per query head: the logit of a key without value.
     pub(super) sinks: Option<Vec<f32>>,
-    /// Window size: the number of visible keys, including the query's own.
-    pub(super) window: Option<u32>,
+    /// Which keys are visible; `None`: all up to the query's own.
+    pub(super) window: Option<Window>,
 }
 
 impl Attention {
@@ -158,7 +158,7 @@ fn visible_spans(
     let size = attention.block_size;
     let first = attention
         .window
-        .map_or(0, |window| (position + 1).saturating_sub(window as usize));
+        .map_or(0, |window| window.first_visible(position as u32)) as usize;
     let spans = (first / size..=position / size).filter_map(|entry| {
         let block = table[entry];
         let from = first.max(entry * size);

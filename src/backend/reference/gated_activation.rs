@@ -1,7 +1,8 @@
 //! Gated activation, reference. Twin of `shaders/gated_activation.wgsl`.
 //!
 //! out[r][c] = act(gate[r][c]) · up[r][c]. An input row has all gates first, then all ups; or up is 1, or in columns of
-//! another buffer. Gates may follow other columns of the row, and be shared by consecutive columns.
+//! another buffer. Gates may follow other columns of the row, and be shared by consecutive columns; or be multiplied by
+//! the weight of their row's route, in f32.
 
 use super::loaded::LoadedPlan;
 use crate::plan::inputs::BatchInputs;
@@ -23,8 +24,13 @@ fn gated(activation: Activation, numbers: &[f32], gate: f64, up: f64) -> f64 {
             let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
             gate / (1.0 + (-alpha * gate).exp()) * (up + 1.0)
         }
+        Activation::ClampedSilu { limit } => {
+            let limit = f64::from(limit);
+            (gate / (1.0 + (-gate).exp())).min(limit) * up.clamp(-limit, limit)
+        }
         Activation::Relu2 => gate.max(0.0).powi(2) * up,
         Activation::Sigmoid => up / (1.0 + (-gate).exp()),
+        Activation::Softplus => softplus(gate) * up,
         Activation::Xielu => {
             let number = |index: usize| f64::from(numbers[index]);
             let (beta, epsilon) = (number(2), number(3));
@@ -63,8 +69,11 @@ pub(super) fn run(step: &GatedActivation, loaded: &mut LoadedPlan, inputs: &Batc
                 Up::Of(buffer, first) => &loaded.rows(buffer, inputs)
                     [row * loaded.columns(buffer) + first as usize..][..columns],
             };
+            let weight = step
+                .routes
+                .map_or(1.0, |routes| loaded.rows(routes, inputs)[2 * row + 1]);
             let gates: Vec<f32> = (0..columns)
-                .map(|column| gate_up[first as usize + column / shared_by as usize])
+                .map(|column| gate_up[first as usize + column / shared_by as usize] * weight)
                 .collect();
             gated_activation(&gates, ups, (step.activation, &numbers), out, storage);
         }

@@ -14,7 +14,7 @@ use super::loaded::LoadedPlan;
 use super::memory::KvStore;
 use super::rms_norm::{Norm, factor, inverse_rms};
 use crate::plan::inputs::{BatchInputs, NONE};
-use crate::plan::{HeadNorm, QueryGrowth, Rope, RopeStoreKv, Storage, StoreOptions};
+use crate::plan::{HeadNorm, Rope, RopeStoreKv, Storage, StoreOptions};
 
 /// Runs the step.
 pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
@@ -181,9 +181,7 @@ impl Transform {
         let growth = self
             .options
             .query_growth
-            .map_or(1.0, |QueryGrowth { slope, positions }| {
-                1.0 + f64::from(slope) * f64::from(position / positions).ln_1p()
-            });
+            .map_or(1.0, |growth| growth.factor(position));
         for (out, value) in q
             .iter_mut()
             .zip(self.turn(row, &self.q_norm, position, dim))

@@ -2,7 +2,7 @@
 //!
 //! With c = head_dim − r, per token: the stored row is the RMS norm of the first c elements of `latent`, then its last
 //! r elements rotated; head h of q is the c elements of `absorbed`, then the last r elements of the head in `query`
-//! rotated. The rotation is that of `rope_store_kv`. Slot `NONE` stores nothing.
+//! rotated, times its growth. The rotation is that of `rope_store_kv`. Slot `NONE` stores nothing.
 //!
 //! Everything is computed in f64 and rounded once, when written.
 
@@ -53,13 +53,11 @@ pub(super) fn run(step: &RopeStoreLatent, loaded: &mut LoadedPlan, inputs: &Batc
         for (head, (q, (query, absorbed))) in
             q.chunks_exact_mut(dim).zip(query.zip(absorbed)).enumerate()
         {
-            write_query(
-                query,
-                absorbed,
-                &rotation,
-                inputs.positions[head / heads],
-                (q, storage),
-            );
+            let position = inputs.positions[head / heads];
+            let growth = step
+                .query_growth
+                .map_or(1.0, |growth| growth.factor(position));
+            write_query(query, absorbed, &rotation, (position, growth), (q, storage));
         }
     });
 }
@@ -89,7 +87,7 @@ fn write_query(
     query: &[f32],
     absorbed: &[f32],
     rotation: &Rotation,
-    position: u32,
+    (position, growth): (u32, f64),
     (q, storage): (&mut [f32], Storage),
 ) {
     let elements = absorbed
@@ -97,7 +95,7 @@ fn write_query(
         .map(|&value| f64::from(value))
         .chain(turned(query, rotation, position));
     for (out, value) in q.iter_mut().zip(elements) {
-        *out = storage.round(value as f32);
+        *out = storage.round((value * growth) as f32);
     }
 }
 

@@ -4,11 +4,12 @@
 //! as integers (−0 is below 0, NaN is above everything), so that every device chooses the same experts. A route is the
 //! expert's id and its weight: exp(logit − max) divided by the sum over all experts, or over the chosen ones.
 //!
-//! With `sigmoid`, a score is sigmoid(logit) and a weight is the score, divided by the sum of the chosen scores + 1e-20
-//! if weights are renormalized. With a bias, experts are chosen by score + bias, rounded to f32, where a score without
-//! `sigmoid` is the probability among all experts; with groups, only
-//! among those of the groups with the largest sums of two, or without a bias with the largest logits. Weights are
-//! multiplied by the factor and the expert's scale.
+//! With `sigmoid`, a score is sigmoid(logit), of a capped logit with `softcap`, and a weight is the score, divided by
+//! the sum of the chosen scores + 1e-20 if weights are renormalized. With a bias, experts are chosen by score + bias,
+//! rounded to f32, where a score without `sigmoid` is the probability among all experts; with groups, only among those
+//! of the groups with the largest sums of two, or without a bias with the largest logits. Weights are multiplied by the
+//! factor and the expert's scale. With `mixer`, a weight is exp(logit − m) divided by the sum over the experts that
+//! were not chosen before and are near, where m is the logit of the chosen one; which are near is decided in f32.
 
 use super::loaded::LoadedPlan;
 use crate::plan::inputs::BatchInputs;
@@ -40,9 +41,14 @@ pub(super) struct Router {
     pub(super) scale: Option<Vec<f32>>,
 }
 
-/// `1 / (1 + exp(−logit))`.
-fn sigmoid(logit: f32) -> f64 {
-    1.0 / (1.0 + (-f64::from(logit)).exp())
+/// `1 / (1 + exp(−logit))`, of a capped logit.
+fn sigmoid(logit: f32, softcap: Option<f32>) -> f64 {
+    let logit = f64::from(logit);
+    let capped = softcap.map_or(logit, |cap| {
+        let cap = f64::from(cap);
+        cap * (logit / cap).tanh()
+    });
+    1.0 / (1.0 + (-capped).exp())
 }
 
 impl Router {
@@ -76,7 +82,11 @@ impl Router {
     /// Sigmoids, or probabilities among all experts.
     fn scores(&self, logits: &[f32]) -> Vec<f64> {
         if self.routing.sigmoid {
-            return logits.iter().map(|&logit| sigmoid(logit)).collect();
+            let softcap = self.routing.softcap;
+            return logits
+                .iter()
+                .map(|&logit| sigmoid(logit, softcap))
+                .collect();
         }
         let largest = f64::from(largest(logits));
         let shares = logits
@@ -120,6 +130,7 @@ impl Router {
             sigmoid: by_sigmoid,
             renormalize,
             factor,
+            softcap,
             ..
         } = self.routing;
         for (logits, routes) in logits
@@ -131,7 +142,7 @@ impl Router {
             ids.sort_by_key(|&id| std::cmp::Reverse(keys[id]));
             let largest = f64::from(largest(logits));
             let share = |id: usize| match by_sigmoid {
-                true => sigmoid(logits[id]),
+                true => sigmoid(logits[id], softcap),
                 false => (f64::from(logits[id]) - largest).exp(),
             };
             let counted = if renormalize {
@@ -145,6 +156,10 @@ impl Router {
                 (true, false) => 1.0,
                 (false, _) => sum,
             };
+            if let Some(threshold) = self.routing.mixer {
+                mix(logits, &ids, threshold, routes);
+                continue;
+            }
             for (route, &id) in routes.chunks_exact_mut(2).zip(&ids) {
                 route[0] = id as f32;
                 let scale = self
@@ -154,6 +169,17 @@ impl Router {
                 route[1] = (share(id) / sum * f64::from(factor) * scale) as f32;
             }
         }
+    }
+}
+
+/// The routes of one token by SparseMixer; `ids` are its experts, best first.
+fn mix(logits: &[f32], ids: &[usize], threshold: f32, routes: &mut [f32]) {
+    for (rank, route) in routes.chunks_exact_mut(2).enumerate() {
+        let best = logits[ids[rank]];
+        let near = ids[rank..].iter().map(|&id| logits[id]);
+        let near = near.filter(|logit| best - logit <= threshold * logit.abs().max(best));
+        let sum: f64 = near.map(|logit| f64::from(logit - best).exp()).sum();
+        (route[0], route[1]) = (ids[rank] as f32, (1.0 / sum) as f32);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::cli::options::{EngineArgs, ModelArgs};
 use crate::cli::request::{server_options, set_field};
-use crate::cli::session::Session;
+use crate::cli::session::{Opened, Tells};
 use crate::cli::terminal::output::result;
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
@@ -136,7 +136,9 @@ fn compute(args: &ExportArgs, prompt: &str, folder: &Path) -> Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let session = Session::start_on(args.engine.device()?, model, text, config)?.wait_ready()?;
+    let session = Opened::new(model, text)
+        .start(args.engine.device()?, config, Tells::Nothing)?
+        .wait_ready()?;
     let has_template = session.text.template.is_some();
     let outcome = requests(prompt, has_template, keeps_states).and_then(|requests| {
         let api = LocalApi::new(session.api_state(vec![args.model.name()], server_options(true)));

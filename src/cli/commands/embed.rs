@@ -1,36 +1,24 @@
 //! `folio embed`: vectors of texts, one JSON list of numbers a line.
 
-use crate::cli::lora::Adapters;
-use crate::cli::options::{EngineArgs, ModelArgs};
-use crate::cli::request::server_options;
-use crate::cli::session::Session;
+use crate::cli::local::TextsArgs;
 use crate::cli::terminal::output::open_output;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::Args;
 use folio::server::LocalApi;
 use serde_json::{Map, Value, json};
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal as _, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufRead, Write};
+use std::path::PathBuf;
 
 /// Texts that are read and embedded at once.
 const TEXTS_AT_ONCE: usize = 1024;
 
 #[derive(Args, Debug)]
 pub(crate) struct EmbedArgs {
-    /// The model, as --model names it
-    #[arg(value_name = "MODEL")]
-    first: Option<PathBuf>,
+    #[command(flatten)]
+    texts: TextsArgs,
     /// Texts to embed; without any, each line of stdin is one
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     rest: Vec<String>,
-    #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    engine: EngineArgs,
-    /// File of texts, one a line; - is stdin
-    #[arg(help_heading = "Task", long, value_name = "FILE")]
-    input: Option<PathBuf>,
     /// Write vectors to this file instead of stdout
     #[arg(help_heading = "Task", long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -46,9 +34,6 @@ pub(crate) struct EmbedArgs {
     /// Leave vectors as long as they are
     #[arg(help_heading = "Task", long)]
     no_normalize: bool,
-    /// Cut texts that are longer than the model reads; they are refused otherwise
-    #[arg(help_heading = "Task", long)]
-    truncate: bool,
 }
 
 impl EmbedArgs {
@@ -65,7 +50,7 @@ impl EmbedArgs {
         if let Some(name) = &self.pooling {
             set("pooling", name.as_str().into());
         }
-        if self.truncate {
+        if self.texts.truncate {
             set("truncate_prompt_tokens", (-1).into());
             set("truncation_side", "right".into());
         }
@@ -75,20 +60,17 @@ impl EmbedArgs {
 }
 
 pub(crate) fn run(args: &EmbedArgs) -> Result<()> {
-    let (model, words) = args.model.or_words(args.first.as_deref(), &args.rest)?;
+    let (model, words) = args.texts.model_and_words(&args.rest)?;
     // Files are opened first, so that a wrong name is reported before the model loads.
-    let mut lines = lines(args.input.as_deref(), &words)?;
+    let mut lines = args.texts.lines(&words)?;
     let mut output = open_output(args.output.as_deref())?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let session = Session::start(&model, &args.engine, &Adapters::default())?.wait_ready()?;
-    let api = LocalApi::new(session.api_state(vec![model.name()], server_options(true)));
+    let model = args.texts.start(&model)?;
+    let api = model.api(&[]);
     let outcome = loop {
         match next(&mut lines, &words) {
             Ok(texts) if texts.is_empty() => break output.flush().map_err(Into::into),
             Ok(texts) => {
-                let answer = runtime.block_on(embed(&api, args.fields(), texts, &mut output));
+                let answer = model.wait(embed(&api, args.fields(), texts, &mut output));
                 if answer.is_err() {
                     break answer;
                 }
@@ -99,31 +81,11 @@ pub(crate) fn run(args: &EmbedArgs) -> Result<()> {
             break output.flush().map_err(Into::into);
         }
     };
-    // A failed answer is the better error message, so it precedes that of a failed engine.
-    outcome.and(session.close())
-}
-
-/// The lines of a file or of stdin; `None` if the texts are on the command line.
-pub(super) fn lines(input: Option<&Path>, words: &[String]) -> Result<Option<Box<dyn BufRead>>> {
-    match input {
-        Some(path) if path.as_os_str() != "-" => {
-            let file = File::open(path).with_context(|| path.display().to_string())?;
-            Ok(Some(Box::new(BufReader::new(file))))
-        }
-        None if !words.is_empty() => Ok(None),
-        _ => {
-            let is_given = input.is_some() || !io::stdin().is_terminal();
-            ensure!(
-                is_given,
-                "there is no text: pass it after the model, or through a pipe"
-            );
-            Ok(Some(Box::new(BufReader::new(io::stdin()))))
-        }
-    }
+    model.close(outcome)
 }
 
 /// The next texts: those of the command line, or so many lines.
-fn next(lines: &mut Option<Box<dyn BufRead>>, words: &[String]) -> Result<Vec<String>> {
+fn next(lines: &mut Option<Box<dyn BufRead + Send>>, words: &[String]) -> Result<Vec<String>> {
     match lines {
         None => Ok(words.to_vec()),
         Some(lines) => {

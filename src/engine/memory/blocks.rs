@@ -24,7 +24,7 @@ impl Memory {
         let Some(window) = self.pool.groups()[group].window() else {
             return u32::MAX;
         };
-        let window = self.blocks_for(window);
+        let window = self.blocks_for(window.tokens());
         blocks_live_max(window, self.demand.step_tokens_max, self.limits.block_size)
     }
 

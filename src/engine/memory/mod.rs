@@ -65,13 +65,15 @@ pub use rates::Rates;
 pub(super) use withdrawal::Spoilt;
 pub(crate) use write_behind::SAVES_WHILE_IDLE;
 
+use crate::plan::Window;
+
 /// Sizes and rules of a [`Memory`].
 #[derive(Clone, Debug, Default)]
 pub struct MemoryLimits {
     /// Tokens per block.
     pub block_size: u32,
-    /// Attention window of each KV group, in tokens; `None` for full attention.
-    pub windows: Vec<Option<u32>>,
+    /// Attention window of each KV group; `None` for full attention.
+    pub windows: Vec<Option<Window>>,
     /// Number of blocks of each KV group.
     pub blocks: Vec<u32>,
     /// Number of state slots; 0 if the model keeps no state. At least one for each sequence that may run; the others

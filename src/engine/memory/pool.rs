@@ -9,6 +9,7 @@
 //! which blocks.
 
 use crate::engine::request::CacheOwner;
+use crate::plan::Window;
 use crate::plan::inputs::NONE;
 use std::collections::HashMap;
 
@@ -101,7 +102,7 @@ struct Block {
 /// The blocks of one KV group.
 #[derive(Clone, Debug)]
 pub struct Group {
-    window: Option<u32>,
+    window: Option<Window>,
     blocks: Vec<Block>,
     by_hash: HashMap<BlockHash, BlockId>,
     /// Ends of the free queue. Blocks are taken from `oldest`.
@@ -121,9 +122,12 @@ impl Block {
 
 impl Group {
     /// A group of free blocks.
-    pub(crate) fn new(window: Option<u32>, blocks: u32) -> Self {
+    pub(crate) fn new(window: Option<Window>, blocks: u32) -> Self {
         assert!(blocks < NONE, "NONE is not a block id");
-        assert!(window != Some(0), "a query sees its own key");
+        assert!(
+            window.is_none_or(|window| window.tokens() > 0),
+            "a query sees its own key"
+        );
         let blank = Block {
             references: 0,
             pins: 0,
@@ -145,8 +149,8 @@ impl Group {
         group
     }
 
-    /// Attention window in tokens; `None` for full attention.
-    pub fn window(&self) -> Option<u32> {
+    /// Attention window; `None` for full attention.
+    pub fn window(&self) -> Option<Window> {
         self.window
     }
 
@@ -443,7 +447,7 @@ pub struct BlockPool {
 
 impl BlockPool {
     /// A pool with `blocks[g]` free blocks for the group with window `windows[g]`.
-    pub fn new(block_size: u32, windows: &[Option<u32>], blocks: &[u32]) -> Self {
+    pub fn new(block_size: u32, windows: &[Option<Window>], blocks: &[u32]) -> Self {
         assert_eq!(windows.len(), blocks.len(), "every KV group has blocks");
         assert!(block_size > 0, "a block holds tokens");
         let groups = windows
@@ -479,7 +483,7 @@ impl BlockPool {
         let Some(window) = self.groups[group].window else {
             return 0;
         };
-        let first = (position + 1).saturating_sub(window) / self.block_size;
+        let first = window.first_visible(position) / self.block_size;
         debug_assert!(
             first <= position / self.block_size,
             "a query sees its own block"
@@ -520,11 +524,16 @@ impl BlockPool {
     ) -> Option<usize> {
         let position =
             u32::try_from(hashes.len()).expect("a chain has few blocks") * self.block_size;
-        (0..self.groups.len())
+        let first = |group| (self.first_visible(group, position) as usize).min(hashes.len());
+        let groups = 0..self.groups.len();
+        // The next query may see nothing of what is before it, as the first of a chunk: then nothing was found either.
+        if !groups.is_empty() && groups.clone().all(|group| first(group) == hashes.len()) {
+            return hashes.len().checked_sub(1);
+        }
+        groups
             .filter(|&group| self.groups[group].window.is_some())
             .find_map(|group| {
-                let first = (self.first_visible(group, position) as usize).min(hashes.len());
-                (first..hashes.len())
+                (first(group)..hashes.len())
                     .rev()
                     .find(|&index| !found(group, &hashes[index]))
             })

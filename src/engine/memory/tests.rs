@@ -299,7 +299,7 @@ fn histories(world: &World, length: u32, done: &mut Vec<Act>) -> (u32, u32) {
 }
 
 fn limits(
-    windows: &[Option<u32>],
+    windows: &[Option<Window>],
     blocks: u32,
     state_slots: u32,
     host_blocks: u64,
@@ -332,9 +332,11 @@ fn every_short_history_in_a_small_pool_keeps_what_each_sequence_computed() {
 
 #[test]
 fn every_short_history_with_a_window_keeps_what_each_sequence_attends_to() {
-    let windows = [None, Some(3)];
-    let (hits, _) = histories(&World::new(limits(&windows, 6, 0, 0)), 5, &mut Vec::new());
-    assert!(hits > 1000, "{hits} hits");
+    for window in [Window::Last(3), Window::Chunk(3)] {
+        let windows = [None, Some(window)];
+        let (hits, _) = histories(&World::new(limits(&windows, 6, 0, 0)), 5, &mut Vec::new());
+        assert!(hits > 1000, "{hits} hits with {window:?}");
+    }
 }
 
 #[test]

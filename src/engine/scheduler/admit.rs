@@ -14,25 +14,14 @@ impl Scheduler {
         std::mem::take(&mut self.admitted)
     }
 
-    /// Whether one more sequence may run.
-    pub(super) fn has_seat(&self) -> bool {
-        self.has_seats(1)
-    }
-
-    /// Whether so many more sequences may run.
-    fn has_seats(&self, count: usize) -> bool {
-        let count = count + self.seats_kept();
-        let is_within = self.running.len() + count <= self.limits.max_num_seqs as usize;
-        is_within && count <= self.feed_slots.len() && self.memory.has_state_slots(count)
-    }
-
     /// Admits waiting sequences in order while `max_num_seqs`, budget and blocks allow. No sequence overtakes the
     /// first that does not fit, because under steady arrivals that one would starve. Those that wait for files are
     /// overtaken.
     pub(super) fn admit(&mut self, builder: &mut BatchBuilder) {
         let mut reading = Vec::new();
         while let Some((order, id)) = self.next_waiting(&reading) {
-            let has_seats = self.has_seats(self.seats_needed(id)) && self.has_adapter_slot(id);
+            let has_seats = self.has_seats(self.beams.seats_needed(&self.queues, id))
+                && self.queues.has_adapter_slot(id);
             if builder.tokens_left == 0 || !has_seats {
                 break;
             }
@@ -47,12 +36,13 @@ impl Scheduler {
                 reading.push(id);
                 continue;
             }
-            if !self.has_image_rows(id, admission.matched * self.limits.memory.block_size) {
+            let matched = admission.matched * self.queues.limits.memory.block_size;
+            if !self.queues.has_image_rows(id, matched) {
                 break;
             }
-            self.waiting.remove(&order);
+            self.queues.waiting.remove(&order);
             self.take_prefix(id, &admission, builder);
-            self.seat(id);
+            self.queues.seat(id);
             self.schedule_row(id, builder);
         }
         self.read_ahead();
@@ -60,7 +50,8 @@ impl Scheduler {
 
     /// The first waiting sequence that is none of these.
     fn next_waiting(&self, reading: &[SequenceId]) -> Option<(Order, SequenceId)> {
-        self.waiting
+        self.queues
+            .waiting
             .iter()
             .map(|(&order, &id)| (order, id))
             .find(|(_, id)| !reading.contains(id))
@@ -70,17 +61,20 @@ impl Scheduler {
     /// often has all blocks reserved that it may need.
     fn admission(&mut self, id: SequenceId) -> Option<Admission> {
         let matched = self.match_prefix(id);
-        let sequence = &self.sequences[id];
+        let sequence = &self.queues.sequences[id];
         let is_guarded = sequence.preemptions >= PREEMPTIONS_MAX;
         let tokens = if is_guarded {
             sequence.tokens_limit
         } else {
-            self.tokens_unfolded(id) + 1
+            self.beams.tokens_unfolded(&self.queues, id) + 1
         };
-        let others = self.blocks_of_others(id, tokens);
-        let spare = (!self.running.is_empty()).then_some(SPARE_SHARE);
+        let others = self.beams.blocks_of_others(&self.queues, id, tokens);
+        let spare = (!self.queues.running.is_empty()).then_some(SPARE_SHARE);
         let holding = &sequence.holding;
-        let blocks = self.memory.room(holding, matched, tokens, &others, spare)?;
+        let blocks = self
+            .queues
+            .memory
+            .room(holding, matched, tokens, &others, spare)?;
         Some(Admission {
             matched,
             known: sequence.tokens_known(),
@@ -90,16 +84,16 @@ impl Scheduler {
 
     /// Number of leading blocks that are cached, with the state after them, on the device or in host memory.
     pub(super) fn match_prefix(&mut self, id: SequenceId) -> u32 {
-        let reusable = self.sequences[id].reusable();
+        let reusable = self.queues.sequences[id].reusable();
         let Sequence {
             holding, tokens, ..
-        } = &mut self.sequences[id];
-        self.memory.match_prefix(holding, tokens, reusable)
+        } = &mut self.queues.sequences[id];
+        self.queues.memory.match_prefix(holding, tokens, reusable)
     }
 
     /// Gives a sequence its cached blocks.
     fn take_prefix(&mut self, id: SequenceId, admission: &Admission, builder: &mut BatchBuilder) {
-        let sequence = &mut self.sequences[id];
+        let sequence = &mut self.queues.sequences[id];
         debug_assert!(
             sequence.exit.is_none() && sequence.in_flight == 0,
             "a waiting sequence is not in use"
@@ -107,7 +101,8 @@ impl Scheduler {
         let is_first = sequence.holding.cached.is_none();
         let moves = &mut builder.batch.moves;
         let before = moves.restores.len();
-        self.memory
+        self.queues
+            .memory
             .take_prefix(id, &mut sequence.holding, admission, moves);
         let restores = moves.restores.len() - before;
         sequence.in_flight += u32::try_from(restores).expect("a chain has few blocks");
@@ -119,7 +114,7 @@ impl Scheduler {
 
     /// Counts a request that is admitted for the first time.
     fn note_admission(&mut self, id: SequenceId) {
-        let sequence = &mut self.sequences[id];
+        let sequence = &mut self.queues.sequences[id];
         let cached = sequence.cached();
         let prompt = u64::from(sequence.prompt_len());
         self.round_robin.admitted(sequence.order.round);
@@ -137,12 +132,12 @@ impl Scheduler {
             self.admitted
                 .push((sequence.choice.stream, PromptEvent::Progress(progress)));
         }
-        self.counts.requests_dequeued += 1;
-        self.counts.prompt_tokens += prompt;
-        self.counts.prefix_queries += prompt;
-        self.counts.prefix_hits += u64::from(cached.all);
-        self.counts.prefix_hits_host += u64::from(cached.host);
-        self.counts.prefix_hits_disk += u64::from(cached.disk);
+        self.queues.counts.requests_dequeued += 1;
+        self.queues.counts.prompt_tokens += prompt;
+        self.queues.counts.prefix_queries += prompt;
+        self.queues.counts.prefix_hits += u64::from(cached.all);
+        self.queues.counts.prefix_hits_host += u64::from(cached.host);
+        self.queues.counts.prefix_hits_disk += u64::from(cached.disk);
         self.explain_prefix(id);
     }
 }

@@ -26,25 +26,25 @@ pub(super) struct BatchBuilder {
 impl Scheduler {
     /// An empty batch with room for `tokens_max` tokens.
     pub(super) fn builder(&self, tokens_max: u32) -> BatchBuilder {
-        let groups = self.memory.kv_groups();
+        let groups = self.queues.memory.kv_groups();
         BatchBuilder {
             batch: Batch {
                 adapters: Vec::new(),
                 tiles: Vec::new(),
-                step: self.counts.steps,
-                rows: Vec::with_capacity(self.running.len()),
-                draws: Vec::with_capacity(self.running.len()),
+                step: self.queues.counts.steps,
+                rows: Vec::with_capacity(self.queues.running.len()),
+                draws: Vec::with_capacity(self.queues.running.len()),
                 scores: Vec::new(),
                 pools: Vec::new(),
                 moves: Moves::new(groups),
             },
             tokens_left: tokens_max,
-            table_entries_left: self.limits.table_entries_max,
-            history_left: self.limits.history_max,
-            bias_left: self.limits.bias_max,
-            scores_left: self.limits.scores_max,
+            table_entries_left: self.queues.limits.table_entries_max,
+            history_left: self.queues.limits.history_max,
+            bias_left: self.queues.limits.bias_max,
+            scores_left: self.queues.limits.scores_max,
             drafts_left: self.drafts_max(tokens_max),
-            patches_left: self.limits.patches_max,
+            patches_left: self.queues.limits.patches_max,
             drawn: Yield::default(),
             preempted: false,
             blocks_awaited: vec![0; groups],

@@ -22,11 +22,11 @@ impl Scheduler {
     pub(super) fn chunk(&self, sequence: &Sequence, builder: &BatchBuilder) -> u32 {
         let missing = sequence.missing();
         let left = builder.tokens_left.min(scorable(sequence, builder));
-        if self.limits.is_whole() {
+        if self.queues.limits.is_whole() {
             return if missing <= left { missing } else { 0 };
         }
-        if !self.limits.deterministic {
-            let next = self.memory.tokens_to_snapshot(&sequence.holding);
+        if !self.queues.limits.deterministic {
+            let next = self.queues.memory.tokens_to_snapshot(&sequence.holding);
             let images = self.tokens_before_images(sequence, builder);
             return missing.min(left).min(next).min(images);
         }
@@ -39,9 +39,9 @@ impl Scheduler {
     fn fixed_chunk(&self, sequence: &Sequence) -> u32 {
         let in_chunks = sequence.prompt_len();
         let computed = sequence.holding.computed;
-        let grid = self.limits.grid();
+        let grid = self.queues.limits.grid();
         let grid = if sequence.params().prompt_logprobs.is_some() {
-            grid.min(self.limits.scores_max)
+            grid.min(self.queues.limits.scores_max)
         } else {
             grid
         };

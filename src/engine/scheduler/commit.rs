@@ -1,17 +1,15 @@
 //! Handling a step's results: tokens, ends, failures, and the loss of the device.
 
 use super::Scheduler;
+use super::answer::{Events, token};
 use crate::engine::batch::{Batch, Draw, Pool, Row, Score};
 use crate::engine::memory::Spoilt;
 use crate::engine::request::{
-    Event, FinishReason, Pooling, Progress, PromptEvent, RequestError, Token, TokenLogprob, Usage,
+    Event, FinishReason, Pooling, Progress, PromptEvent, RequestError, Token,
 };
 use crate::engine::sequence::{Exit, Sequence, SequenceId, StreamId};
 use crate::plan::inputs::{NONE, Results, Sampled};
 use std::sync::Arc;
-
-/// Events in the order they happened.
-pub type Events = Vec<(StreamId, Event)>;
 
 impl Scheduler {
     /// Takes a step's results, one entry for each draw, score and pool, and releases what no step in flight uses any
@@ -70,7 +68,7 @@ impl Scheduler {
             self.accept_states(pool, &states, batch.step, &mut events);
         }
         self.land(batch, false);
-        self.advance_beams(&mut events);
+        self.beams.advance(&mut self.queues, &mut events);
         events
     }
 
@@ -78,7 +76,7 @@ impl Scheduler {
     /// have filled start over.
     pub fn fail(&mut self, batch: &Batch, error: RequestError) -> Events {
         assert!(
-            self.steps_in_flight > 0,
+            self.queues.steps_in_flight > 0,
             "a batch that failed was scheduled"
         );
         let mut events = Vec::new();
@@ -89,32 +87,32 @@ impl Scheduler {
             .map(|row| row.sequence)
             .chain(batch.draws.iter().map(|draw| draw.sequence));
         for id in named {
-            if self.sequences[id].wants_result_of(batch.step) {
+            if self.queues.sequences[id].wants_result_of(batch.step) {
                 self.end(id, &Event::Failed(error), &mut events);
             }
             // A later step in flight builds on tokens that were never computed.
-            self.sequences[id].valid_from_step = self.counts.steps;
+            self.queues.sequences[id].valid_from_step = self.queues.counts.steps;
         }
         self.roll_back_sharers(spoilt);
         batch.scores.iter().for_each(|score| self.ask_again(score));
         self.land(batch, true);
-        self.fold_settled();
+        self.beams.fold_settled(&mut self.queues);
         events
     }
 
     /// Handles a device loss, in which pool, feed slots and state slots are lost: every live sequence returns to the
     /// queue with the tokens that were read.
     pub fn restart(&mut self) {
-        self.memory.restart();
-        self.running.clear();
-        self.waiting.clear();
-        self.leaving.clear();
-        self.reset_slots();
-        self.steps_in_flight = 0;
-        for id in self.sequences.ids().collect::<Vec<_>>() {
-            let sequence = &mut self.sequences[id];
+        self.queues.memory.restart();
+        self.queues.running.clear();
+        self.queues.waiting.clear();
+        self.queues.leaving.clear();
+        self.queues.reset_slots();
+        self.queues.steps_in_flight = 0;
+        for id in self.queues.sequences.ids().collect::<Vec<_>>() {
+            let sequence = &mut self.queues.sequences[id];
             if sequence.exit.take() == Some(Exit::Ended) {
-                self.sequences.remove(id);
+                self.queues.sequences.remove(id);
                 continue;
             }
             sequence.holding.drop_lost();
@@ -125,10 +123,10 @@ impl Scheduler {
             sequence.outputs_requested = sequence.outputs_reported;
             if sequence.beam.is_none() {
                 let order = sequence.order;
-                self.waiting.insert(order, id);
+                self.queues.waiting.insert(order, id);
             }
         }
-        self.restart_beams();
+        self.beams.restart(&mut self.queues);
     }
 
     /// Reports the logprobs of prompt tokens to all choices of the prompt that still have a receiver. By now they may
@@ -145,7 +143,7 @@ impl Scheduler {
             score.count as usize,
             "a score has one result per token"
         );
-        let sequence = &self.sequences[score.sequence];
+        let sequence = &self.queues.sequences[score.sequence];
         if step < sequence.valid_from_step {
             self.ask_again(score);
             return;
@@ -154,10 +152,10 @@ impl Scheduler {
         let live = self.readers_of(score);
         if sampled
             .iter()
-            .any(|sampled| sampled.token_id >= self.limits.vocab)
+            .any(|sampled| sampled.token_id >= self.queues.limits.vocab)
         {
             for (_, id) in live {
-                if self.sequences[id].wants_result_of(step) {
+                if self.queues.sequences[id].wants_result_of(step) {
                     self.end_corrupted(id, events);
                 }
             }
@@ -168,7 +166,7 @@ impl Scheduler {
             .map(|sampled| token(sampled, true, usage))
             .collect();
         for (stream, id) in live {
-            self.sequences[id].outputs_reported = score.first + score.count;
+            self.queues.sequences[id].outputs_reported = score.first + score.count;
             events.push((stream, Event::Prompt(PromptEvent::Logprobs(tokens.clone()))));
         }
     }
@@ -178,7 +176,7 @@ impl Scheduler {
         score
             .streams
             .iter()
-            .filter_map(|stream| Some((*stream, *self.by_stream.get(stream)?)))
+            .filter_map(|stream| Some((*stream, *self.queues.by_stream.get(stream)?)))
             .collect()
     }
 
@@ -186,7 +184,7 @@ impl Scheduler {
     /// part of that step, so it continues.
     fn ask_again(&mut self, score: &Score) {
         for (_, id) in self.readers_of(score) {
-            let sequence = &mut self.sequences[id];
+            let sequence = &mut self.queues.sequences[id];
             debug_assert!(
                 score.first + score.count <= sequence.states_needed(),
                 "only prompt tokens are scored"
@@ -200,7 +198,7 @@ impl Scheduler {
 
     /// Sums hidden states. The last ones end the sequence with its embedding.
     fn accept_states(&mut self, pool: &Pool, states: &[f32], step: u64, events: &mut Events) {
-        let sequence = &mut self.sequences[pool.sequence];
+        let sequence = &mut self.queues.sequences[pool.sequence];
         if !sequence.wants_result_of(step) {
             return;
         }
@@ -259,12 +257,14 @@ impl Scheduler {
         );
     }
 
-    /// Ends a sequence whose results are not valid numbers. Its blocks are removed from the prefix cache.
-    pub(super) fn end_corrupted(&mut self, id: SequenceId, events: &mut Events) {
-        self.counts.corrupted_requests += 1;
-        let holding = &mut self.sequences[id].holding;
-        self.memory.withdraw_everywhere(holding);
-        self.end(id, &Event::Failed(RequestError::NumericalError), events);
+    /// Takes the best continuations of a beam. None: its grammar allows no token.
+    fn accept_candidates(&mut self, id: SequenceId, sampled: Sampled, events: &mut Events) {
+        let sequence = &mut self.queues.sequences[id];
+        if sampled.token_id >= self.queues.limits.vocab && !sequence.is_stuck() {
+            self.end_corrupted(id, events);
+        } else if let Some(beam) = &mut sequence.beam {
+            beam.candidates = Some(sampled.top);
+        }
     }
 
     /// Appends a drawn token, and the drafts that the draws agree with. Ends the sequence if one of them is its last.
@@ -277,7 +277,7 @@ impl Scheduler {
         events: &mut Events,
     ) {
         let id = draw.sequence;
-        let sequence = &mut self.sequences[id];
+        let sequence = &mut self.queues.sequences[id];
         if !sequence.wants_result_of(step) {
             return;
         }
@@ -288,7 +288,7 @@ impl Scheduler {
                 .for_each(|sampled| self.accept_candidates(id, sampled, events));
         }
         sequence.pending -= 1;
-        if drawn[0].token_id >= self.limits.vocab {
+        if drawn[0].token_id >= self.queues.limits.vocab {
             // The constraint allowed no token, so the logits may be valid.
             if sequence.is_stuck() {
                 self.end(id, &Event::Failed(RequestError::Grammar), events);
@@ -301,105 +301,11 @@ impl Scheduler {
         if id == row.sequence {
             self.settle_drafts(row);
         }
-        if self.sequences[id].exit != Some(Exit::Ended) {
-            self.register_full_blocks(id);
-            self.register_snapshot(id);
+        if self.queues.sequences[id].exit != Some(Exit::Ended) {
+            self.queues.register_full_blocks(id);
+            self.queues.register_snapshot(id);
             self.plan_to_draft(id);
         }
-    }
-
-    /// Appends a drawn token, and those that a constraint forces after it. Returns whether one of them was the last.
-    pub(super) fn append_drawn(
-        &mut self,
-        id: SequenceId,
-        sampled: Sampled,
-        events: &mut Events,
-    ) -> bool {
-        let drawn = answered(&self.sequences[id], sampled);
-        if self.append(id, drawn, events) {
-            return true;
-        }
-        for token_id in self.sequences[id].forced() {
-            let forced = answered(
-                &self.sequences[id],
-                Sampled {
-                    token_id,
-                    ..Sampled::default()
-                },
-            );
-            if self.append(id, forced, events) {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Appends a drawn or forced token. Returns whether it was the last.
-    fn append(&mut self, id: SequenceId, token: Token, events: &mut Events) -> bool {
-        let sequence = &mut self.sequences[id];
-        let token_id = token.id;
-        debug_assert!(token_id < self.limits.vocab, "a token is in the vocabulary");
-        debug_assert!(
-            sequence.tokens_known() < sequence.tokens_limit,
-            "a sequence ends at its limit"
-        );
-        sequence.push(token_id);
-        self.counts.generation_tokens += 1;
-        if let Some(report) = sequence.prefix_report.take() {
-            events.push((
-                sequence.choice.stream,
-                Event::Prompt(PromptEvent::Prefix(report)),
-            ));
-        }
-        events.push((sequence.choice.stream, Event::Token(token)));
-        let reason = match sequence.guide(token_id) {
-            Ok(true) => Some(FinishReason::Stop),
-            Ok(false) => self.finish_reason(id, token_id),
-            Err(_) => {
-                self.end(id, &Event::Failed(RequestError::Grammar), events);
-                return true;
-            }
-        };
-        let Some(reason) = reason else { return false };
-        let usage = self.sequences[id].usage();
-        self.end(id, &Event::Finished { reason, usage }, events);
-        true
-    }
-
-    fn finish_reason(&self, id: SequenceId, token_id: u32) -> Option<FinishReason> {
-        let sequence = &self.sequences[id];
-        let params = sequence.params();
-        let end_token = !params.ignore_eos && self.limits.eos_token_ids.contains(&token_id);
-        if end_token || params.stop_token_ids.contains(&token_id) {
-            return Some(FinishReason::Stop);
-        }
-        (sequence.tokens_known() >= sequence.tokens_limit).then_some(FinishReason::Length)
-    }
-
-    /// Sends the one terminal event of a choice, and of the choices that were to fork from it.
-    fn end(&mut self, id: SequenceId, event: &Event, events: &mut Events) {
-        if let Some(group) = self.group_of(id) {
-            return self.end_beams(group, event, events);
-        }
-        let streams: Vec<_> = self.sequences[id].streams().collect();
-        self.sequences[id].forks.clear();
-        for stream in streams {
-            match event {
-                Event::Finished {
-                    reason: FinishReason::Stop,
-                    ..
-                } => self.counts.finished_stop += 1,
-                Event::Finished {
-                    reason: FinishReason::Length,
-                    ..
-                } => self.counts.finished_length += 1,
-                _ => self.counts.finished_error += 1,
-            }
-            let named = self.by_stream.remove(&stream);
-            debug_assert_eq!(named, Some(id), "a choice ends once");
-            events.push((stream, event.clone()));
-        }
-        self.leave(id, Exit::Ended);
     }
 
     /// Releases the blocks that neither the next row nor a step in flight attends to.
@@ -408,14 +314,14 @@ impl Scheduler {
         let next = row.start + if row.is_tentative() { 0 } else { row.count };
         let Sequence {
             holding, tokens, ..
-        } = &mut self.sequences[row.sequence];
-        self.memory.pass_windows(holding, tokens, next);
+        } = &mut self.queues.sequences[row.sequence];
+        self.queues.memory.pass_windows(holding, tokens, next);
     }
 
     /// Tells how much of a prompt is computed before its first token, if its request asked for it. A prompt that is
     /// computed again is reported where it goes on.
     fn report_progress(&mut self, row: &Row, step: u64, events: &mut Events) {
-        let sequence = &mut self.sequences[row.sequence];
+        let sequence = &mut self.queues.sequences[row.sequence];
         let processed = row.start + row.count;
         if !sequence.request.report_progress
             || !(sequence.progress_reported + 1..=sequence.prompt_len()).contains(&processed)
@@ -436,9 +342,10 @@ impl Scheduler {
     /// What completed rows have computed of prompts can be written to files.
     fn finish_rows(&mut self, batch: &Batch) {
         for row in &batch.rows {
-            let sequence = &self.sequences[row.sequence];
+            let sequence = &self.queues.sequences[row.sequence];
             let end = row.start + row.count;
-            self.memory
+            self.queues
+                .memory
                 .finish_row(&sequence.holding, &sequence.tokens, end);
         }
     }
@@ -446,41 +353,45 @@ impl Scheduler {
     /// Handles a completed step: sequences that were only waiting for it leave.
     fn land(&mut self, batch: &Batch, failed: bool) {
         assert!(
-            self.steps_in_flight > 0,
+            self.queues.steps_in_flight > 0,
             "a step that completes was scheduled"
         );
-        self.steps_in_flight -= 1;
+        self.queues.steps_in_flight -= 1;
         let rows = batch.rows.iter().map(|row| row.sequence);
         let draws = batch.draws.iter().map(|draw| draw.sequence);
         let restores = &batch.moves.restores;
         let restored = restores.iter().map(|restore| restore.sequence);
         for id in rows.chain(draws).chain(restored) {
-            self.sequences[id].in_flight -= 1;
+            self.queues.sequences[id].in_flight -= 1;
         }
-        self.counts.blocks_saved += self.memory.land_moves(&batch.moves, failed);
-        self.counts.blocks_restored += if failed { 0 } else { restores.len() as u64 };
+        self.queues.counts.blocks_saved += self.queues.memory.land_moves(&batch.moves, failed);
+        self.queues.counts.blocks_restored += if failed { 0 } else { restores.len() as u64 };
         let states = batch.rows.iter().filter_map(|row| row.states);
-        self.memory.land_states(states);
+        self.queues.memory.land_states(states);
         if !failed {
             self.finish_rows(batch);
         }
         let (landed, leaving) = self
+            .queues
             .leaving
             .iter()
-            .partition(|&&id| self.sequences[id].in_flight == 0);
-        self.leaving = leaving;
+            .partition(|&&id| self.queues.sequences[id].in_flight == 0);
+        self.queues.leaving = leaving;
         let landed: Vec<_> = landed;
-        landed.into_iter().for_each(|id| self.settle(id));
+        landed.into_iter().for_each(|id| self.queues.settle(id));
     }
 
     /// Removes what a failed batch should have filled or restored from the prefix cache, with what a step in flight
     /// fills on top of it, and returns it.
     fn withdraw_filled_by(&mut self, batch: &Batch) -> Spoilt {
         let mut spoilt = Spoilt::default();
-        self.memory.withdraw_restored(&batch.moves, &mut spoilt);
+        self.queues
+            .memory
+            .withdraw_restored(&batch.moves, &mut spoilt);
         for row in &batch.rows {
-            let holding = &mut self.sequences[row.sequence].holding;
-            self.memory
+            let holding = &mut self.queues.sequences[row.sequence].holding;
+            self.queues
+                .memory
                 .withdraw_row(holding, row.start, row.states, &mut spoilt);
         }
         spoilt
@@ -491,7 +402,7 @@ impl Scheduler {
     /// rolled back.
     fn roll_back_sharers(&mut self, mut spoilt: Spoilt) {
         while let Some(id) = self.sharer_of(&spoilt) {
-            let sequence = &self.sequences[id];
+            let sequence = &self.queues.sequences[id];
             spoilt.follow(&sequence.holding, sequence.in_flight > 0);
             self.roll_back(id);
         }
@@ -499,64 +410,23 @@ impl Scheduler {
 
     /// A live sequence that builds on what is spoilt and is not rolled back yet.
     fn sharer_of(&self, spoilt: &Spoilt) -> Option<SequenceId> {
-        self.sequences.ids().find(|&id| {
-            let sequence = &self.sequences[id];
-            sequence.wants_result_of(self.counts.steps - 1)
+        self.queues.sequences.ids().find(|&id| {
+            let sequence = &self.queues.sequences[id];
+            sequence.wants_result_of(self.queues.counts.steps - 1)
                 && spoilt.concerns(&sequence.holding, sequence.in_flight > 0)
         })
     }
 
-    /// Discards what a sequence has computed and has in flight, and removes it from the prefix cache.
-    pub(super) fn discard_computed(&mut self, id: SequenceId) {
-        let sequence = &mut self.sequences[id];
-        self.memory.withdraw(&mut sequence.holding);
-        sequence.holding.restart();
-        sequence.valid_from_step = self.counts.steps;
-        sequence.pending = 0;
-        sequence.outputs_requested = sequence.outputs_reported;
-    }
-
     /// Returns a sequence to the queue and discards what the steps in flight compute for it.
     fn roll_back(&mut self, id: SequenceId) {
-        if let Some(group) = self.group_of(id) {
-            return self.roll_back_beams(group);
+        if let Some(group) = self.queues.sequences[id].group() {
+            return self.beams.roll_back(&mut self.queues, group);
         }
         debug_assert!(
-            self.sequences[id].exit != Some(Exit::Ended),
+            self.queues.sequences[id].exit != Some(Exit::Ended),
             "a sequence that has ended does not return to the queue"
         );
-        self.discard_computed(id);
-        self.leave(id, Exit::Preempted);
-    }
-}
-
-/// A token of an answer, with the details that its request asked for.
-fn answered(sequence: &Sequence, sampled: Sampled) -> Token {
-    let drafts = sequence
-        .request
-        .explain_drafts
-        .then_some(sequence.draft_report);
-    Token {
-        drafts,
-        ..token(
-            sampled,
-            sequence.params().logprobs.is_some(),
-            sequence.usage(),
-        )
-    }
-}
-
-fn token(sampled: Sampled, wants_logprob: bool, usage: Usage) -> Token {
-    Token {
-        id: sampled.token_id,
-        logprob: wants_logprob.then_some(sampled.logprob),
-        rank: wants_logprob.then_some(sampled.rank),
-        top_logprobs: sampled
-            .top
-            .into_iter()
-            .map(|(token_id, logprob)| TokenLogprob { token_id, logprob })
-            .collect(),
-        cached: usage.cached,
-        drafts: None,
+        self.queues.discard_computed(id);
+        self.queues.leave(id, Exit::Preempted);
     }
 }

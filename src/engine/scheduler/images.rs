@@ -1,12 +1,12 @@
 //! The rows of images: when sequences take and leave them, and which are computed before a step.
 
-use super::{BatchBuilder, Scheduler, Sequence};
-use crate::engine::batch::Batch;
+use super::queues::Queues;
+use super::{BatchBuilder, Scheduler};
 use crate::engine::request::Tile;
-use crate::engine::sequence::SequenceId;
+use crate::engine::sequence::{Sequence, SequenceId};
 use std::ops::Range;
 
-impl Scheduler {
+impl Queues {
     /// Whether there is room for the rows of the images of a sequence, of whose tokens so many are computed.
     pub(super) fn has_image_rows(&self, id: SequenceId, computed: u32) -> bool {
         let tiles = tiles_after(&self.sequences[id], computed);
@@ -55,17 +55,26 @@ impl Scheduler {
         }
     }
 
+    /// Asserts that running sequences have the rows of the images that they have not computed.
+    pub(super) fn check_images(&self) {
+        let sequences = self.sequences.iter();
+        let used = sequences.flat_map(Sequence::tiles_in_use);
+        self.images.check(used.map(|(tile, _)| tile));
+    }
+}
+
+impl Scheduler {
     /// Number of tokens of a sequence that come before images for which this step has no time left. The first image of
     /// a step is always computed, however large it is.
     pub(super) fn tokens_before_images(&self, sequence: &Sequence, builder: &BatchBuilder) -> u32 {
         let computed = sequence.holding.computed;
         let mut left = builder.patches_left;
         for (tile, _) in sequence.tiles_in_use() {
-            if tile.end() <= computed || !self.images.is_unwritten(tile) {
+            if tile.end() <= computed || !self.queues.images.is_unwritten(tile) {
                 continue;
             }
             let count = tile.patch_count();
-            if count > left && left < self.limits.patches_max {
+            if count > left && left < self.queues.limits.patches_max {
                 return tile.start.saturating_sub(computed);
             }
             left = left.saturating_sub(count);
@@ -80,25 +89,13 @@ impl Scheduler {
         tokens: Range<u32>,
         builder: &mut BatchBuilder,
     ) {
-        for (tile, _) in self.sequences[id].tiles_in_use() {
+        for (tile, _) in self.queues.sequences[id].tiles_in_use() {
             let is_read = tile.start < tokens.end && tokens.start < tile.end();
-            if is_read && self.images.is_unwritten(tile) {
+            if is_read && self.queues.images.is_unwritten(tile) {
                 builder.patches_left = builder.patches_left.saturating_sub(tile.patch_count());
-                self.images.write(tile);
+                self.queues.images.write(tile);
             }
         }
-    }
-
-    /// The rows of a batch's images were not written.
-    pub fn drop_images(&mut self, batch: &Batch) {
-        self.images.drop_loads(&batch.tiles);
-    }
-
-    /// Asserts that running sequences have the rows of the images that they have not computed.
-    pub(super) fn check_images(&self) {
-        let sequences = self.sequences.iter();
-        let used = sequences.flat_map(Sequence::tiles_in_use);
-        self.images.check(used.map(|(tile, _)| tile));
     }
 }
 

@@ -71,15 +71,15 @@ impl Scheduler {
     /// Counts why not more of a sequence's prompt was found, and reports it if requested. Called right after admission.
     pub(super) fn explain_prefix(&mut self, id: SequenceId) {
         let report = self.prefix_report(id);
-        self.counts.prefix_ends[report.end as usize] += 1;
-        let sequence = &mut self.sequences[id];
+        self.queues.counts.prefix_ends[report.end as usize] += 1;
+        let sequence = &mut self.queues.sequences[id];
         sequence.prefix_report = sequence.request.explain_prefix.then_some(report);
     }
 
     fn prefix_report(&self, id: SequenceId) -> PrefixReport {
-        let sequence = &self.sequences[id];
+        let sequence = &self.queues.sequences[id];
         let cached = sequence.cached().all;
-        let size = self.limits.sharing_unit();
+        let size = self.queues.limits.sharing_unit();
         debug_assert!(
             cached <= sequence.tokens_known(),
             "only tokens of the sequence were found"
@@ -93,7 +93,7 @@ impl Scheduler {
                 end,
             }
         };
-        if !self.limits.memory.prefix_caching {
+        if !self.queues.limits.memory.prefix_caching {
             return report(cached, PrefixEnd::Disabled);
         }
         let next = cached + size;
@@ -124,18 +124,19 @@ impl Scheduler {
 
     /// All sequences with computed tokens, except `but`.
     fn candidates(&self, but: SequenceId) -> impl Iterator<Item = Candidate<'_>> {
-        let past = self.past.sequences.iter();
+        let past = self.queues.past.sequences.iter();
         let past = past.map(|past| Candidate {
             tokens: &past.tokens,
             salt: past.salt.as_deref(),
             client: past.client,
         });
         let running = self
+            .queues
             .running
             .iter()
             .filter(move |&&id| id != but)
             .map(|&id| {
-                let sequence = &self.sequences[id];
+                let sequence = &self.queues.sequences[id];
                 let computed = sequence
                     .holding
                     .computed

@@ -11,8 +11,8 @@ use crate::engine::sequence::{Sequence, SequenceId};
 impl Scheduler {
     /// Requests the prompt outputs of the last row of the batch, which was just pushed.
     pub(super) fn request_prompt_outputs(&mut self, id: SequenceId, builder: &mut BatchBuilder) {
-        let streams = self.streams_of(id);
-        let sequence = &mut self.sequences[id];
+        let streams = self.beams.streams_of(&self.queues, id);
+        let sequence = &mut self.queues.sequences[id];
         let row = u32::try_from(builder.batch.rows.len() - 1).expect("a batch has few rows");
         let start = builder.batch.rows[row as usize].start;
         debug_assert!(

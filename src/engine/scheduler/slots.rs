@@ -1,11 +1,10 @@
 //! The slots of running sequences: where the last sampled id is on the device, and the adapter.
 
-use super::Scheduler;
-use crate::engine::batch::Batch;
+use super::queues::Queues;
 use crate::engine::sequence::SequenceId;
 use crate::plan::inputs::NONE;
 
-impl Scheduler {
+impl Queues {
     /// Gives a sequence that starts running its slot. What it holds is of another sequence.
     pub(super) fn take_feed_slot(&mut self, id: SequenceId) {
         let sequence = &mut self.sequences[id];
@@ -38,11 +37,6 @@ impl Scheduler {
         if slot != 0 {
             self.adapters.release(slot);
         }
-    }
-
-    /// The adapters of a batch were not written.
-    pub fn drop_adapters(&mut self, batch: &Batch) {
-        self.adapters.drop_loads(&batch.adapters);
     }
 
     pub(super) fn release_feed_slot(&mut self, id: SequenceId) {

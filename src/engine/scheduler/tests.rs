@@ -6,10 +6,12 @@ mod images;
 mod states;
 
 use super::*;
+use crate::engine::batch::Row;
 use crate::engine::memory::host::Fill;
 use crate::engine::memory::{BlockHash, DiskUse, Rates, Save, TierLimits};
 use crate::engine::panic_message;
 use crate::engine::request::{RequestError, SamplingParams};
+use crate::plan::Window;
 use crate::plan::inputs::{Results, Sampled};
 use std::time::Duration;
 
@@ -39,7 +41,7 @@ fn limits(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Limits {
         memory: MemoryLimits {
             state_slots: 0,
             block_size: 4,
-            windows: vec![window],
+            windows: vec![window.map(Window::Last)],
             blocks: vec![blocks],
             prefix_caching,
             hash_key: [3; 32],
@@ -69,8 +71,8 @@ fn add(
         ..Request::default()
     };
     scheduler.add(Arc::new(request), &[StreamId(stream)], 0, false);
-    let id = scheduler.by_stream[&StreamId(stream)];
-    scheduler.sequences[id].preemptions = if guarded { PREEMPTIONS_MAX } else { 0 };
+    let id = scheduler.queues.by_stream[&StreamId(stream)];
+    scheduler.queues.sequences[id].preemptions = if guarded { PREEMPTIONS_MAX } else { 0 };
     id
 }
 
@@ -114,7 +116,7 @@ fn found(scheduler: &Scheduler, blocks: usize) -> Vec<bool> {
 
 /// Numbers of blocks that a sequence holds, and that are reserved for it.
 fn blocks(scheduler: &Scheduler, id: SequenceId) -> (u32, u32) {
-    let table = &scheduler.sequences[id].holding.tables[0];
+    let table = &scheduler.queues.sequences[id].holding.tables[0];
     (table.held().count() as u32, table.reserved)
 }
 
@@ -140,7 +142,7 @@ fn what_a_window_has_passed_stays_with_a_sequence_whose_blocks_are_reserved() {
             );
         }
         assert!(
-            scheduler.sequences[id].holding.tables[0].passed > 4,
+            scheduler.queues.sequences[id].holding.tables[0].passed > 4,
             "the window has moved on"
         );
     }
@@ -153,9 +155,9 @@ fn a_block_that_a_window_has_passed_is_not_reserved_while_another_sequence_holds
     let guarded = add(&mut scheduler, 1, (9, 7), -1, true);
     let sharing = add(&mut scheduler, 2, (9, 7), 0, false);
     // Other tokens, so that it shares nothing.
-    scheduler.sequences[growing].tokens = vec![50, 51, 52];
+    scheduler.queues.sequences[growing].tokens = vec![50, 51, 52];
     step(&mut scheduler);
-    let shared = |id| scheduler.sequences[id].holding.tables[0].blocks[1];
+    let shared = |id| scheduler.queues.sequences[id].holding.tables[0].blocks[1];
     assert_eq!(shared(guarded), shared(sharing));
     assert_eq!(
         (
@@ -233,34 +235,34 @@ fn a_block_that_waits_to_be_written_is_forgotten_when_it_gets_a_new_owner() {
         block_bytes: vec![bytes],
         disk: DiskUse::ReadAndWrite,
     };
-    let mut limits = scheduler(None, 2, true).limits;
+    let mut limits = scheduler(None, 2, true).queues.limits;
     limits.memory.tiers = tiers;
     let mut scheduler = Scheduler::new(limits);
     // Runs a request for one whole block of such tokens. Returns the block, and what was copied before the step.
     let run = |scheduler: &mut Scheduler, stream: u64, token: u32| {
         let id = add(scheduler, stream, (5, 1), 0, false);
-        scheduler.sequences[id].tokens = vec![token; 5];
+        scheduler.queues.sequences[id].tokens = vec![token; 5];
         let batch = scheduler.schedule(64).expect("it is alone");
-        let block = scheduler.sequences[id].holding.tables[0].blocks[0];
+        let block = scheduler.queues.sequences[id].holding.tables[0].blocks[0];
         commit(scheduler, &batch);
         (block, batch.moves.saves)
     };
     let (first, saves) = run(&mut scheduler, 0, 1);
-    assert!(saves.is_empty() && !scheduler.memory.files().is_busy());
+    assert!(saves.is_empty() && !scheduler.queues.memory.files().is_busy());
     let (second, saves) = run(&mut scheduler, 1, 2);
-    assert!(scheduler.memory.files().is_busy());
+    assert!(scheduler.queues.memory.files().is_busy());
     assert_eq!(
         saves.iter().map(|save| save.block).collect::<Vec<_>>(),
         [first]
     );
     assert!(
-        scheduler.memory.files().has_finished(),
+        scheduler.queues.memory.files().has_finished(),
         "the second one waits"
     );
     let mut rates = Rates::default();
     rates.note_upload(1, Duration::from_secs(1));
     rates.note_prefill(1, Duration::from_nanos(1));
-    scheduler.memory.set_rates(rates);
+    scheduler.queues.memory.set_rates(rates);
     // Its block gets a new owner, and moving what it held is not worthwhile.
     assert_eq!(run(&mut scheduler, 2, 3).0, first);
     scheduler.wrote_file(saves[0].origin.as_ref().expect("it is written").key, true);
@@ -271,9 +273,9 @@ fn a_block_that_waits_to_be_written_is_forgotten_when_it_gets_a_new_owner() {
 
 #[test]
 fn the_longest_sequence_fills_its_last_block_in_every_group() {
-    let mut limits = scheduler(None, 1, false).limits;
+    let mut limits = scheduler(None, 1, false).queues.limits;
     limits.max_model_len = 197;
-    limits.memory.windows = vec![None, Some(8)];
+    limits.memory.windows = vec![None, Some(Window::Last(8))];
     assert_eq!(limits.blocks_of_longest(), [50, 50]);
 }
 
@@ -282,7 +284,7 @@ fn a_sequence_with_more_computed_tokens_than_it_has_is_noticed() {
     let mut scheduler = scheduler(None, 4, false);
     let id = add(&mut scheduler, 0, (3, 9), 0, false);
     scheduler.check();
-    scheduler.sequences[id].holding.computed = 4;
+    scheduler.queues.sequences[id].holding.computed = 4;
     let message = panic_message(|| scheduler.check());
     assert!(
         message.contains("only existing tokens are computed"),
@@ -292,7 +294,7 @@ fn a_sequence_with_more_computed_tokens_than_it_has_is_noticed() {
 
 #[test]
 fn a_step_has_no_more_table_entries_than_its_limit() {
-    let mut limits = scheduler(None, 40, false).limits;
+    let mut limits = scheduler(None, 40, false).queues.limits;
     limits.table_entries_max = 10;
     let mut scheduler = Scheduler::new(limits);
     (0..4).for_each(|stream| _ = add(&mut scheduler, stream, (12, 40), 0, false));
@@ -333,7 +335,7 @@ fn forced_tokens_leave_half_of_a_step_to_prompts() {
     commit(&mut scheduler, &batch);
     answers
         .iter()
-        .for_each(|&id| scheduler.sequences[id].tokens.extend([7; 4]));
+        .for_each(|&id| scheduler.queues.sequences[id].tokens.extend([7; 4]));
     let batch = scheduler.schedule(8).expect("all continue");
     let rows: Vec<_> = batch
         .rows
@@ -431,9 +433,9 @@ fn what_a_running_sequence_shares_with_a_prompt_is_reported() {
         ..Request::default()
     };
     scheduler.add(Arc::new(request), &[StreamId(1)], 0, false);
-    let id = scheduler.by_stream[&StreamId(1)];
+    let id = scheduler.queues.by_stream[&StreamId(1)];
     let _ = scheduler.schedule(64).expect("both continue");
-    let report = scheduler.sequences[id]
+    let report = scheduler.queues.sequences[id]
         .prefix_report
         .expect("it was asked for");
     assert_eq!(
@@ -445,7 +447,7 @@ fn what_a_running_sequence_shares_with_a_prompt_is_reported() {
 #[test]
 fn a_feed_slot_without_an_owner_is_noticed() {
     let mut scheduler = scheduler(None, 4, false);
-    scheduler.feed_slots.pop();
+    scheduler.queues.feed_slots.pop();
     let message = panic_message(|| scheduler.check());
     assert!(
         message.contains("every feed slot is free or has one owner"),
@@ -456,7 +458,7 @@ fn a_feed_slot_without_an_owner_is_noticed() {
 #[test]
 fn a_window_holds_its_blocks_a_chunk_and_a_part_of_a_block_at_both_ends() {
     let scheduler = scheduler(Some(8), 40, false);
-    assert_eq!(scheduler.memory.blocks_live_max(0), 2 + 16 + 2);
+    assert_eq!(scheduler.queues.memory.blocks_live_max(0), 2 + 16 + 2);
 }
 
 #[test]
@@ -464,14 +466,14 @@ fn who_was_never_preempted_has_not_resumed_and_is_the_next_victim() {
     let mut scheduler = scheduler(None, 6, false);
     let [_, fresh, resumed] =
         [0, 1, 2].map(|stream| add(&mut scheduler, stream, (4, 40), stream as i32, false));
-    scheduler.sequences[resumed].preemptions = 1;
+    scheduler.queues.sequences[resumed].preemptions = 1;
     (0..6).for_each(|_| step(&mut scheduler));
     assert_eq!(
         (scheduler.running_len(), scheduler.counts().preemptions),
         (2, 1)
     );
     assert_eq!(
-        [fresh, resumed].map(|id| scheduler.sequences[id].preemptions),
+        [fresh, resumed].map(|id| scheduler.queues.sequences[id].preemptions),
         [1, 1]
     );
 }

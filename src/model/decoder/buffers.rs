@@ -185,9 +185,9 @@ impl MlpBuffers {
 
 /// Names of buffers of each kind of layer.
 const QKV: [&str; 4] = ["qkv", "qkv_2", "qkv_3", "qkv_4"];
-const Q: [&str; 2] = ["q", "q_2"];
+const Q: [&str; 4] = ["q", "q_2", "q_3", "q_4"];
 const ROTATED: [&str; 2] = ["rotated", "rotated_2"];
-const ATTENDED: [&str; 2] = ["attended", "attended_2"];
+const ATTENDED: [&str; 4] = ["attended", "attended_2", "attended_3", "attended_4"];
 const MLP: [[&str; 2]; 2] = [["gate_up", "activated"], ["gate_up_2", "activated_2"]];
 
 impl Buffers {

@@ -1,7 +1,7 @@
 //! Latent attention (MLA).
 
-use super::Recorder;
 use super::buffers::{Buffers, LatentBuffers};
+use super::recorder::Recorder;
 use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::LayerSpec;
 use crate::plan::{
@@ -48,6 +48,7 @@ impl Recorder<'_> {
             norm: self.layer_weight(index, LayerWeight::LatentNorm),
             epsilon: EPSILON,
             rope: self.ropes[layer.rope.expect("latents have a rotated part")],
+            query_growth: self.spec.attention.query_growth,
             q,
         }));
         let scale = self.spec.attention.scale;

@@ -1,7 +1,7 @@
 //! The parts of a layer that follow attention: MLP, experts, and the layer's own embedding.
 
-use super::Recorder;
 use super::buffers::{Buffers, ExpertBuffers, MlpBuffers};
+use super::recorder::Recorder;
 use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::{ExpertsSpec, LayerSpec, NormPlace};
 use crate::plan::{
@@ -137,8 +137,9 @@ impl Recorder<'_> {
             gate_up,
             gates: Gates::default(),
             up: self.up(),
-            activation: mlp.activation,
+            activation: self.activation(index, false),
             numbers,
+            routes: None,
             out: activated,
         }));
         let weight = self.layer_weight(index, LayerWeight::Down);
@@ -220,6 +221,8 @@ impl Recorder<'_> {
                 .groups
                 .filter(|ExpertGroups { count, kept }| kept < count),
             factor: spec.router.factor,
+            softcap: spec.router.softcap,
+            mixer: spec.router.mixer,
             expert_scale: spec
                 .beside
                 .then(|| self.layer_weight(index, LayerWeight::RouterScales)),
@@ -231,7 +234,8 @@ impl Recorder<'_> {
         }));
     }
 
-    /// Records the chosen experts: `out (=, +=) Σ weight · down(act(gate(x)) · up(x))`.
+    /// Records the chosen experts: `out (=, +=) Σ weight · down(act(gate(x)) · up(x))`. If weights multiply the input,
+    /// they multiply gate and up; the latter as well after the product.
     fn chosen(
         &mut self,
         steps: &mut Vec<Step>,
@@ -258,7 +262,9 @@ impl Recorder<'_> {
             accumulate: false,
             out: gate_up,
         }));
-        steps.push(self.gate(gate_up, activated));
+        let weighed = spec.weighs_input.then_some(routes);
+        let activation = self.activation(index, true);
+        steps.push(self.gate(gate_up, activation, weighed, activated));
         let weight = self.layer_weight(index, LayerWeight::ExpertDown);
         let bias = spec
             .bias
@@ -292,7 +298,8 @@ impl Recorder<'_> {
             accumulate: false,
             out: gate_up,
         }));
-        steps.push(self.gate(gate_up, activated));
+        let activation = self.activation(index, false);
+        steps.push(self.gate(gate_up, activation, None, activated));
         let Some([logits, routes]) = experts.shared_gate else {
             let weight = self.layer_weight(index, LayerWeight::SharedDown);
             return steps.push(Step::MatMul(MatMul {
@@ -339,8 +346,23 @@ impl Recorder<'_> {
         }
     }
 
-    fn gate(&self, gate_up: BufferId, out: BufferId) -> Step {
-        let activation = self.spec.mlp.activation;
+    /// The activation of an MLP of a layer: its experts', or another one.
+    fn activation(&self, index: usize, of_experts: bool) -> Activation {
+        let [experts, others] = self.spec.layers[index].clamps;
+        match if of_experts { experts } else { others } {
+            Some(limit) => Activation::ClampedSilu { limit },
+            None => self.spec.mlp.activation,
+        }
+    }
+
+    /// Records an activation whose gates may be multiplied by the weights of routes.
+    fn gate(
+        &self,
+        gate_up: BufferId,
+        activation: Activation,
+        routes: Option<BufferId>,
+        out: BufferId,
+    ) -> Step {
         let (up, gates) = (self.up(), Gates::default());
         Step::GatedActivation(GatedActivation {
             gate_up,
@@ -348,6 +370,7 @@ impl Recorder<'_> {
             up,
             activation,
             numbers: None,
+            routes,
             out,
         })
     }
@@ -416,6 +439,7 @@ impl Recorder<'_> {
             ),
             activation: self.spec.mlp.activation,
             numbers: None,
+            routes: None,
             out: own.activated,
         }));
         let weight = self.layer_weight(index, LayerWeight::LayerOutput);

@@ -1,10 +1,10 @@
 //! Layers whose rows see each other in both directions.
 
-use super::Recorder;
 use super::buffers::Buffers;
+use super::recorder::Recorder;
 use crate::model::layer_weight::LayerWeight;
-use crate::model::spec::{LayerSpec, NormPlace};
-use crate::plan::{AttendRows, BufferId, HeadNorm, RotateRows, Step};
+use crate::model::spec::LayerSpec;
+use crate::plan::{AttendRows, BufferId, HeadNorm, RotateRows, Step, Window};
 
 impl Recorder<'_> {
     /// Records attention of rows to each other: `x += output(attend(rotate(qkv(x))))`.
@@ -42,7 +42,7 @@ impl Recorder<'_> {
             kv_heads,
             head_dim,
             scale: attention.scale,
-            radius: layer.window,
+            radius: layer.window.map(Window::tokens),
             alibi: self.slopes,
             out: attended,
         }));
@@ -54,12 +54,5 @@ impl Recorder<'_> {
         let q = self.head_norm(index, LayerWeight::QNorm)?;
         let k = self.head_norm(index, LayerWeight::KNorm)?;
         Some([q, k])
-    }
-
-    /// The buffer that has the stream between attention and MLP, if it is another one: where the normed sum is the
-    /// stream, a norm reads one buffer and writes the other.
-    pub(super) fn other_stream(&self, buffers: &Buffers, index: usize) -> Option<BufferId> {
-        let is_other = self.spec.layers[index].norms == NormPlace::AfterSum;
-        if is_other { buffers.other } else { None }
     }
 }

@@ -1,7 +1,7 @@
 //! Recurrent states: gated delta rule and Mamba 2.
 
-use super::Recorder;
 use super::buffers::{Buffers, StateBuffers};
+use super::recorder::Recorder;
 use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::{GatedNormSpec, StateRule, StateSpec};
 use crate::plan::{

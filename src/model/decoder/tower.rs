@@ -1,7 +1,7 @@
 //! The end of a tower: rows of its stream to rows for the decoder.
 
-use super::Recorder;
 use super::buffers::{Buffers, TowerBuffers};
+use super::recorder::Recorder;
 use crate::plan::{GatherRows, MatMul, Pool, RmsNorm, Step, Tail};
 
 impl Recorder<'_> {

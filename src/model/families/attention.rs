@@ -1,8 +1,8 @@
 //! The rows of decoders whose layers all have attention.
 
 use super::{
-    ActivationField, AttentionRow, ExpertsRow, Family, Flag, Mixers, MlpRow, MlpSize, NormsRow,
-    Positions, RopeRow, Ropes, Scales, Sizes, TablesRow, Windows,
+    ActivationField, AttentionRow, ExpertsRow, Family, Flag, Growth, Mixers, MlpRow, MlpSize,
+    NormsRow, Positions, QueryHeads, RopeRow, Ropes, Scales, Sizes, TablesRow, Windows,
 };
 use crate::model::rope::RopeOptions;
 use crate::model::spec::{HeadNorms, NormPlace, OutputGate};
@@ -15,7 +15,7 @@ pub(in crate::model) const LLAMA: Family = Family {
     fields: &[],
     unsupported: &[],
     fixed: &[],
-    head_bias: false,
+    head_bias: Flag::Never,
     model_type: "llama",
     tables: TablesRow {
         positions: Positions::Never,
@@ -42,12 +42,16 @@ pub(in crate::model) const LLAMA: Family = Family {
         output_bias: Flag::Field("attention_bias"),
         head_norms: HeadNorms::None,
         head_norms_if: Flag::Always,
+        head_norms_rotated: false,
         value_norm: false,
-        query_growth: false,
+        query_growth: Growth::Never,
+        query_heads: QueryHeads::Same,
         windows: Windows::Never,
         sinks: false,
         gate: OutputGate::None,
         gate_if: None,
+        gate_kind: None,
+        gate_activation: Activation::Sigmoid,
         latent: false,
         both_ways: Flag::Never,
         alibi: false,
@@ -58,6 +62,7 @@ pub(in crate::model) const LLAMA: Family = Family {
             interleaved: false,
             partial_rotary_factor: 1.0,
             rotary_dim: None,
+            whole: false,
         },
     },
     mlp: MlpRow {
@@ -66,6 +71,7 @@ pub(in crate::model) const LLAMA: Family = Family {
         bias: Flag::Field("mlp_bias"),
         down_bias: None,
         size: MlpSize::Field("intermediate_size"),
+        clamps: false,
     },
     experts: ExpertsRow::NONE,
     scales: Scales::Plain,
@@ -323,7 +329,7 @@ pub(in crate::model) const MINISTRAL3: Family = Family {
     architecture: "Ministral3ForCausalLM",
     model_type: "ministral3",
     attention: AttentionRow {
-        query_growth: true,
+        query_growth: Growth::Rope,
         ..MISTRAL.attention
     },
     ..MISTRAL
@@ -478,7 +484,7 @@ pub(in crate::model) const PHI: Family = Family {
     architecture: "PhiForCausalLM",
     model_type: "phi",
     unsupported: &["qk_layernorm"],
-    head_bias: true,
+    head_bias: Flag::Always,
     norms: NormsRow {
         bias: true,
         ..COHERE2.norms

@@ -1,5 +1,6 @@
 //! Translates a file's metadata to a `config.json`.
 
+mod query_heads;
 mod states;
 
 use super::families::{Family, Windows};
@@ -28,10 +29,17 @@ pub(super) fn config_json(
     for field in family.set {
         config[*field] = true.into();
     }
+    for (field, number) in family.constants {
+        config[*field] = (*number).into();
+    }
     for (key, field) in family.numbers {
         if let Some(number) = metadata.integer_or_number(&family.key(key))? {
             config[*field] = number;
         }
+    }
+    let experts = family.integer(metadata, "expert_count")?;
+    if experts.is_some() && experts == family.unnormed_experts {
+        config["use_qk_norm"] = false.into();
     }
     let scaling = match factors {
         [short, long] if short.is_empty() && long.is_empty() => rope_scaling(metadata, family)?,
@@ -42,6 +50,9 @@ pub(super) fn config_json(
         latent(metadata, family, &mut config)?;
     }
     layers_differ(metadata, family, &mut config, &has)?;
+    if family.query_heads_by_layer {
+        query_heads::fields(metadata, family, &mut config, tensors)?;
+    }
     if family.keeps_states() {
         states::fields(metadata, family, &mut config, tensors)?;
     }
@@ -54,7 +65,10 @@ fn sizes(
     family: &Family,
     tensors: &BTreeMap<String, TensorInfo>,
 ) -> Result<Value, LoadError> {
-    let heads = family.required(metadata, "attention.head_count")?;
+    let heads = match family.query_heads_by_layer {
+        true => query_heads::of_first_layer(metadata, family)?,
+        false => family.required(metadata, "attention.head_count")?,
+    };
     let head_dim = family.head_dim(metadata)?;
     let hidden = family.required(metadata, "embedding_length")?;
     let layers = layers(metadata, family)?;
@@ -180,9 +194,10 @@ fn latent(metadata: &Metadata, family: &Family, config: &mut Value) -> Result<()
     config["partial_rotary_factor"] = 1.0.into();
     // Files of DeepSeek V2 do not say how scores are computed.
     let gating = family.integer(metadata, "expert_gating_func")?.unwrap_or(1);
+    let is_deepseek = family.architecture == "DeepseekV2ForCausalLM";
     match gating {
         1 => config["topk_method"] = "group_limited_greedy".into(),
-        2 => config["architectures"] = json!(["DeepseekV3ForCausalLM"]),
+        2 if is_deepseek => config["architectures"] = json!(["DeepseekV3ForCausalLM"]),
         _ => {
             let message = format!("is {gating}, not 1 (softmax) or 2 (sigmoid)");
             return Err(metadata.invalid(&family.key("expert_gating_func"), message));
@@ -214,12 +229,11 @@ fn layers_differ(
             config[field] = sizes.into_iter().max().filter(|size| *size > 0).into();
         }
     } else {
-        let heads = family.required(metadata, "attention.head_count")?;
-        config["intermediate_size"] = family.integer(metadata, "feed_forward_length")?.into();
-        config["num_key_value_heads"] = family
-            .integer(metadata, "attention.head_count_kv")?
-            .unwrap_or(heads)
-            .into();
+        config[family.mlp_field] = family.integer(metadata, "feed_forward_length")?.into();
+        config["num_key_value_heads"] = match family.integer(metadata, "attention.head_count_kv")? {
+            Some(heads) => heads.into(),
+            None => config["num_attention_heads"].clone(),
+        };
     }
     if let Some(rotated) = metadata.booleans(&family.key("attention.rope_pattern"))? {
         config["no_rope_layers"] = rotated.into_iter().map(u32::from).collect();

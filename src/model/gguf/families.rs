@@ -1,6 +1,7 @@
 //! The supported architectures, one row of data each: names and options of their files.
 
 mod experts;
+mod newest;
 mod state;
 
 use super::metadata::Metadata;
@@ -12,6 +13,7 @@ use experts::{
     AFMOE, ERNIE4_5_MOE, EXAONE_MOE, GRANITE_MOE_SHARED, HUNYUAN_MOE, HY_V3, MELLUM, MINIMAX_M2,
     MIXTRAL, OLMOE, QWEN3_VL_MOE,
 };
+use newest::{LAGUNA, LLAMA4, MISTRAL4};
 use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, QWEN3_NEXT, QWEN35,
     QWEN35_MOE,
@@ -41,11 +43,17 @@ pub(super) struct Family {
     pub(super) numbers: &'static [(&'static str, &'static str)],
     /// Fields of `config.json` that are true of every file.
     pub(super) set: &'static [&'static str],
+    /// Fields of `config.json` that have this number in every file.
+    pub(super) constants: &'static [(&'static str, f64)],
+    /// The field of `config.json` for the size of MLPs.
+    pub(super) mlp_field: &'static str,
     /// `norm_topk_prob` of files without `expert_weights_norm`.
     pub(super) normalizes: bool,
     pub(super) windows: Windows,
     /// Heads and MLPs differ by layer, as in Gemma 4.
     pub(super) sizes_by_layer: bool,
+    /// The number of query heads differs by layer, and the rotation by whether a layer has a window, as in Laguna.
+    pub(super) query_heads_by_layer: bool,
     /// The field of `config.json` that says what each layer is, which the tensors of a file say; `None`: all have
     /// attention.
     pub(super) kinds: Option<&'static str>,
@@ -53,6 +61,8 @@ pub(super) struct Family {
     pub(super) stored: Stored<'static>,
     /// Models with this many layers divide q · k by √(hidden / heads) instead of √head_dim; no metadata key says so.
     pub(super) wide_layers: Option<u32>,
+    /// Models with this many experts have no norms of q and k; no metadata key says so.
+    pub(super) unnormed_experts: Option<u32>,
     /// Attention to a latent (MLA). Scores that are no softmax make the architecture DeepSeek V3.
     pub(super) latent: bool,
     /// The YaRN ramp may end at a fractional pair index; no metadata key says so.
@@ -88,13 +98,17 @@ const LLAMA: Family = Family {
     whole_names: &[],
     numbers: &[],
     set: &[],
+    constants: &[],
+    mlp_field: "intermediate_size",
     normalizes: true,
     // Mistral's files have the architecture llama, and most do not set the window.
     windows: Windows::Architecture("MistralForCausalLM"),
     sizes_by_layer: false,
+    query_heads_by_layer: false,
     kinds: None,
     stored: STORED,
     wide_layers: None,
+    unnormed_experts: None,
     latent: false,
     fractional_ramp: false,
 };
@@ -415,7 +429,7 @@ const STARCODER2: Family = Family {
 };
 
 /// To add an architecture, add a row here.
-const FAMILIES: [&Family; 53] = [
+const FAMILIES: [&Family; 56] = [
     &MIXTRAL,
     &LLAMA,
     &QWEN2,
@@ -469,6 +483,9 @@ const FAMILIES: [&Family; 53] = [
     &AFMOE,
     &PHI,
     &COHERE,
+    &LLAMA4,
+    &MISTRAL4,
+    &LAGUNA,
 ];
 
 /// GLM 4 9B. Rows of q and k as in [`ERNIE4_5`]; q, k and v may be one tensor.

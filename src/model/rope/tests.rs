@@ -40,7 +40,7 @@ fn yarn_keeps_the_first_pairs_divides_the_last_and_ramps_between() {
         divisors: Vec::new(),
         long_divisors: Vec::new(),
     };
-    assert_eq!(rope.scale(), 1.1);
+    assert_eq!(rope.scale(1), 1.1);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::state::SHARED_MLP;
 use super::*;
 
 /// Experts of Mixtral, apart.
-const EXPERTS_MIXTRAL: &[LayerNames] = &[
+pub(super) const EXPERTS_MIXTRAL: &[LayerNames] = &[
     names(Router, &["model.layers.{}.block_sparse_moe.gate.weight"]),
     names(
         ExpertGateUp,

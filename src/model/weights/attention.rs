@@ -23,12 +23,12 @@ pub(super) fn gate_and_scale(
             parts.push(Part::new(layer.tensor(gates), &shape));
         }
         OutputGate::EachElement => {
-            let (query, gates) = split_gated_heads(&parts[0], spec.query_heads, own.head_dim);
+            let (query, gates) = split_gated_heads(&parts[0], own.query_heads, own.head_dim);
             parts[0] = query;
             parts.push(gates);
         }
         OutputGate::EachHead => {
-            let missing = spec.gate_columns(own) - spec.query_heads;
+            let missing = spec.gate_columns(own) - own.query_heads;
             parts.last_mut().expect("there are gates").pad(missing);
         }
     }

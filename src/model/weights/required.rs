@@ -201,10 +201,31 @@ fn stored(layer: &Layer<'_>, row: &LayerNames, mut sections: Sections) -> Vec<Pa
             };
             (0..copies).flat_map(of_expert).collect()
         }
+        Order::Experts if names.len() > 1 => {
+            let tensors: Vec<_> = tensors
+                .map(|(name, shape)| of_all_experts(name, shape, row.order, copies))
+                .collect();
+            expert_by_expert(&tensors, copies)
+        }
         order => tensors
             .map(|(name, shape)| of_all_experts(name, shape, order, copies))
             .collect(),
     }
+}
+
+/// The rows of each expert in turn, of several tensors that each hold a section of all experts.
+fn expert_by_expert(tensors: &[Part], experts: u32) -> Vec<Part> {
+    let of_expert = |expert: u32| {
+        tensors.iter().map(move |tensor| {
+            let each = tensor.stored_rows() / experts;
+            let rows = expert * each..(expert + 1) * each;
+            Part {
+                runs: std::iter::once(rows).collect(),
+                ..tensor.clone()
+            }
+        })
+    };
+    (0..experts).flat_map(of_expert).collect()
 }
 
 /// A tensor that holds a section of all experts.

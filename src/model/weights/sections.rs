@@ -67,7 +67,7 @@ const ATTENTION: Rows<AttentionSpec> = &[
         None => layer.head_norm(layer.own().kv_columns()),
     }),
     (Sinks, |layer, attention| {
-        attention.sinks.then(|| vector(layer.spec.query_heads))
+        attention.sinks.then(|| vector(layer.own().query_heads))
     }),
     (Output, |layer, _| {
         Some(layer.onto_stream(layer.spec.output_columns(layer.own())))
@@ -337,7 +337,7 @@ impl<'a> Layer<'a> {
             rows.extend([own.kv_columns(); 2]);
         }
         if self.spec.attention.gate == OutputGate::EachHead {
-            rows.push(self.spec.query_heads);
+            rows.push(own.query_heads);
         }
         rows
     }

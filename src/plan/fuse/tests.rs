@@ -36,6 +36,7 @@ fn plan(rest: impl FnOnce([BufferId; 4]) -> Vec<Step>) -> Plan {
             up: Up::SecondHalf,
             activation: Activation::Silu,
             numbers: None,
+            routes: None,
             out,
         }),
     ];

@@ -23,13 +23,27 @@ pub enum Activation {
         /// Clamp (7 for gpt-oss).
         limit: f32,
     },
+    /// `min(silu(gate), limit) · up`, with up in ±limit.
+    ClampedSilu {
+        /// Clamp of the activated gate and of up.
+        limit: f32,
+    },
     /// `relu(gate)² · up`.
     Relu2,
     /// `σ(gate) · up`, for up in another buffer: the output gate of attention.
     Sigmoid,
+    /// `ln(1 + e^gate) · up`, for up in another buffer, as `Sigmoid`.
+    Softplus,
     /// `xielu(gate) · up` with [`GatedActivation::numbers`] `[p, n, β, ε]`: for g > 0 it is `softplus(p) · g² + β · g`,
     /// otherwise `(exp(min(g, ε)) − 1 − g) · (β + softplus(n)) + β · g`.
     Xielu,
+}
+
+impl Activation {
+    /// Whether it is that of a gate of what is in another buffer, which columns may share.
+    pub fn is_output_gate(self) -> bool {
+        matches!(self, Self::Sigmoid | Self::Softplus)
+    }
 }
 
 /// The error function, by its series `2/√π · e^(−x²) · Σ 2ⁿ x^(2n + 1) / (2n + 1)!!`, whose terms are all of one sign.
@@ -56,14 +70,13 @@ pub enum Up {
     Of(BufferId, u32),
 }
 
-/// Where the gates are, if up is in another buffer: not the default only with [`Activation::Silu`] and
-/// [`Activation::Sigmoid`].
+/// Where the gates are, if up is in another buffer: not the default only with [`Activation::Silu`] and output gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gates {
     /// The first gate's column in `gate_up`, a multiple of 8 unless gates are shared.
     pub first: u32,
-    /// Number of consecutive columns of `out` that share a gate: 1, or with [`Activation::Sigmoid`] a multiple of 8,
-    /// the elements of a head.
+    /// Number of consecutive columns of `out` that share a gate: 1, or of output gates a multiple of 8, the elements of
+    /// a head.
     pub shared_by: u32,
 }
 
@@ -91,6 +104,9 @@ pub struct GatedActivation {
     pub activation: Activation,
     /// `[1 × 4]` f32 for [`Activation::Xielu`].
     pub numbers: Option<WeightId>,
+    /// `[rows × 2]` f32, the routes of the rows: a gate is multiplied by the weight of its row's route before the
+    /// activation. With the weights of the product that follows, this is as if the expert's input had been multiplied.
+    pub routes: Option<BufferId>,
     /// `[rows × columns]`.
     pub out: BufferId,
 }
@@ -106,9 +122,11 @@ impl Operation for GatedActivation {
         } else {
             None
         };
+        let routes = self.routes.map(|routes| (routes, Access::Read));
         [(self.gate_up, Access::Read)]
             .into_iter()
             .chain(up)
+            .chain(routes)
             .chain([(self.out, Access::Write)])
             .collect()
     }
@@ -123,6 +141,7 @@ impl Operation for GatedActivation {
             operands.known_buffer(self.out).columns,
         );
         self.check_gates(operands, rows, columns)?;
+        self.check_routes(operands, rows)?;
         if let Up::Of(buffer, first) = self.up {
             operands.check_columns(buffer, rows, first, columns)?;
             whole_runs("first column of up", first)?;
@@ -168,23 +187,42 @@ impl Operation for GatedActivation {
             }
         };
         let numbers = optional(operands, "numbers", self.numbers);
+        let routes = self.routes.map_or(String::new(), |routes| {
+            format!(", gates times {}", operands.buffer_name(routes))
+        });
         format!(
-            "{out} = gated_activation({gate_up}{from}{shared}{up}, {}{numbers})",
+            "{out} = gated_activation({gate_up}{from}{shared}{up}, {}{numbers}{routes})",
             self.activation
         )
     }
 }
 
 impl GatedActivation {
+    fn check_routes(&self, operands: &Operands<'_>, rows: Rows) -> Result<(), PlanErrorKind> {
+        let Some(routes) = self.routes else {
+            return Ok(());
+        };
+        if self.up != Up::SecondHalf || self.activation == Activation::Xielu {
+            let (what, found) = ("gates times routes".into(), self.activation.to_string());
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "gates before their ups, without numbers",
+            });
+        }
+        operands.check_f32(routes)?;
+        operands.check_buffer(routes, rows, 2)
+    }
+
     fn check_gates(
         &self,
         operands: &Operands<'_>,
         rows: Rows,
         columns: u32,
     ) -> Result<(), PlanErrorKind> {
-        let (Gates { first, shared_by }, is_sigmoid) =
-            (self.gates, self.activation == Activation::Sigmoid);
-        if !matches!(self.up, Up::Of(..)) && (self.gates != Gates::default() || is_sigmoid) {
+        let (Gates { first, shared_by }, is_output_gate) =
+            (self.gates, self.activation.is_output_gate());
+        if !matches!(self.up, Up::Of(..)) && (self.gates != Gates::default() || is_output_gate) {
             let (what, found) = (
                 "gates".into(),
                 format!("{} in a buffer of their own", self.activation),
@@ -195,7 +233,8 @@ impl GatedActivation {
                 expected: "gates of what is in another buffer",
             });
         }
-        if shared_by == 0 || !columns.is_multiple_of(shared_by) || shared_by > 1 && !is_sigmoid {
+        if shared_by == 0 || !columns.is_multiple_of(shared_by) || shared_by > 1 && !is_output_gate
+        {
             let (what, found) = (
                 "gates".into(),
                 format!("{} of {shared_by} columns each", self.activation),
@@ -203,10 +242,11 @@ impl GatedActivation {
             return Err(PlanErrorKind::Unsupported {
                 what,
                 found,
-                expected: "sigmoid, of a divisor of the columns",
+                expected: "sigmoid or softplus, of a divisor of the columns",
             });
         }
-        if self.gates != Gates::default() && !is_sigmoid && self.activation != Activation::Silu {
+        if self.gates != Gates::default() && !is_output_gate && self.activation != Activation::Silu
+        {
             let (what, found) = (
                 "gates among other columns".into(),
                 self.activation.to_string(),
@@ -214,7 +254,7 @@ impl GatedActivation {
             return Err(PlanErrorKind::Unsupported {
                 what,
                 found,
-                expected: "silu or sigmoid",
+                expected: "silu, sigmoid or softplus",
             });
         }
         if self.gates == Gates::default() {

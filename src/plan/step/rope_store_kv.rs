@@ -30,13 +30,43 @@ pub struct StoreOptions {
     pub q_only: bool,
 }
 
-/// q is multiplied by `1 + slope · ln(1 + floor(position / positions))` after its rotation.
+/// q is multiplied by `1 + slope · ln(1 + floor((position + ahead) / positions))` after its rotation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueryGrowth {
     /// Factor of the logarithm.
     pub slope: f32,
     /// Positions up to which nothing grows.
     pub positions: u32,
+    /// What is added to positions: 0, or 1 if they count from 1.
+    pub ahead: u32,
+}
+
+impl QueryGrowth {
+    /// The factor of q at a position, of which kernels compute the logarithm.
+    pub fn factor(&self, position: u32) -> f64 {
+        let steps = (position + self.ahead) / self.positions;
+        1.0 + f64::from(self.slope) * f64::from(steps).ln_1p()
+    }
+
+    pub(super) fn check(&self) -> Result<(), PlanErrorKind> {
+        if self.positions > 0 && self.ahead <= 1 {
+            return Ok(());
+        }
+        let (what, found) = ("growth of q".into(), self.line());
+        Err(PlanErrorKind::Unsupported {
+            what,
+            found,
+            expected: "per at least one position, from 0 or 1",
+        })
+    }
+
+    pub(super) fn line(&self) -> String {
+        let from = if self.ahead == 0 { "" } else { " from 1" };
+        format!(
+            ", q grows by {} per logarithm of {} positions{from}",
+            self.slope, self.positions
+        )
+    }
 }
 
 /// RMS norm of q or k, over each head or over all heads of a row.
@@ -154,6 +184,9 @@ impl Operation for RopeStoreKv {
         if let Some(rope) = self.rope {
             rope.check(operands, kv.head_dim)?;
         }
+        if let Some(growth) = self.options.query_growth {
+            growth.check()?;
+        }
         operands.check_buffer(self.q, Rows::Tokens, self.query_heads * kv.head_dim)
     }
 
@@ -184,9 +217,7 @@ impl StoreOptions {
             .v_epsilon
             .map(|epsilon| format!(", v norm epsilon {epsilon:e}"))
             .unwrap_or_default();
-        let growth = self.query_growth.map(|QueryGrowth { slope, positions }| {
-            format!(", q grows by {slope} per logarithm of {positions} positions")
-        });
+        let growth = self.query_growth.map(|growth| growth.line());
         format!(
             "{v}{}{}",
             growth.unwrap_or_default(),

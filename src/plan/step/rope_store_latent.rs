@@ -3,7 +3,7 @@
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows, WeightId};
 use super::operation::{Access, Operation, norm_options};
-use super::rope_store_kv::Rope;
+use super::rope_store_kv::{QueryGrowth, Rope};
 
 /// Latent attention (MLA) with absorbed projections. The pool has one row a token: a latent of c elements, normalized,
 /// and r rotated ones, `[norm(l), rope(k)]`. A head of q is made to match: `[absorbed, rope(last r of query)]`, where
@@ -27,6 +27,8 @@ pub struct RopeStoreLatent {
     pub epsilon: f32,
     /// Rotation of r elements.
     pub rope: Rope,
+    /// Factor of q that grows with the position.
+    pub query_growth: Option<QueryGrowth>,
     /// `[tokens × query_heads · (c + r)]`.
     pub q: BufferId,
 }
@@ -56,6 +58,9 @@ impl Operation for RopeStoreLatent {
         let kv = operands.check_heads(self.layer, self.query_heads)?;
         let rotary = self.rope.rotary_dim;
         self.rope.check(operands, kv.head_dim)?;
+        if let Some(growth) = self.query_growth {
+            growth.check()?;
+        }
         let unsupported = |what: &str, found: String, expected| {
             Err(PlanErrorKind::Unsupported {
                 what: what.into(),
@@ -99,9 +104,11 @@ impl Operation for RopeStoreLatent {
             layer, query_heads, ..
         } = self;
         let rope = self.rope.line(operands);
+        let growth = self.query_growth.map(|growth| growth.line());
+        let growth = growth.unwrap_or_default();
         format!(
             "{q} = rope_store_latent({query}, {absorbed}, {latent}, layer {layer}, {query_heads} query heads, \
-             norm {norm} {options}{rope})"
+             norm {norm} {options}{rope}{growth})"
         )
     }
 }

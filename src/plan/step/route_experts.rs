@@ -3,6 +3,7 @@
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows, WeightId};
 use super::operation::{Access, Operation, optional, unless};
+use super::rules::positive_softcap;
 
 /// Maximum groups of experts.
 const GROUPS_MAX: u32 = 32;
@@ -23,6 +24,11 @@ pub struct Routing {
     pub factor: f32,
     /// `[1 × experts]` f32: factor of each expert's weight.
     pub expert_scale: Option<WeightId>,
+    /// Soft cap `c` of logits, for sigmoids alone: `c · tanh(logit / c)`.
+    pub softcap: Option<f32>,
+    /// SparseMixer, with this threshold t: each expert of a token has the largest logit m of those that were not chosen
+    /// before, and its weight is its softmax among those of them whose logit l is near, `m − l ≤ t · max(|l|, m)`.
+    pub mixer: Option<f32>,
 }
 
 /// Equal runs of experts. A group's value is the sum of its two largest biased scores, or without a bias its largest
@@ -45,6 +51,8 @@ impl Routing {
             groups: None,
             factor: 1.0,
             expert_scale: None,
+            softcap: None,
+            mixer: None,
         }
     }
 }
@@ -118,8 +126,11 @@ impl Operation for RouteExperts {
             groups,
             factor,
             expert_scale,
+            softcap,
+            mixer,
         } = self.routing;
         let score = if sigmoid { ", sigmoid" } else { "" };
+        let softcap = softcap.map_or(String::new(), |cap| format!(", softcap {cap}"));
         let groups = groups
             .map(|groups| format!(", {} of {} groups", groups.kept, groups.count))
             .unwrap_or_default();
@@ -133,18 +144,46 @@ impl Operation for RouteExperts {
             unless(", times ", factor, 1.0),
         );
         let scale = optional(operands, "scales", expert_scale);
-        format!("{routes} = route_experts({logits}{score}{bias}{groups}{weights}{factor}{scale})")
+        let mixer = mixer.map_or(String::new(), |threshold| {
+            format!(", sparse mixer within {threshold}")
+        });
+        format!(
+            "{routes} = route_experts({logits}{softcap}{score}{bias}{groups}{weights}{factor}{scale}{mixer})"
+        )
     }
 }
 
 impl Routing {
     fn check(&self, experts: u32) -> Result<(), PlanErrorKind> {
+        positive_softcap(self.softcap)?;
+        if self.softcap.is_some() && !self.sigmoid {
+            let (what, found) = ("softcap of a router".into(), "a softmax".into());
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "a sigmoid",
+            });
+        }
         if self.bias.is_some() && !self.sigmoid && self.groups.is_some() {
             let (what, found) = ("bias of a router".into(), "a softmax in groups".into());
             return Err(PlanErrorKind::Unsupported {
                 what,
                 found,
                 expected: "a sigmoid",
+            });
+        }
+        if self.mixer.is_some()
+            && *self
+                != (Self {
+                    mixer: self.mixer,
+                    ..Self::softmax(false)
+                })
+        {
+            let (what, found) = ("sparse mixer".into(), "other options".into());
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "none beside it",
             });
         }
         let Some(ExpertGroups { count, kept }) = self.groups else {

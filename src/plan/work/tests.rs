@@ -8,7 +8,12 @@ use crate::plan::{KvGroup, Storage};
 #[test]
 fn a_chunk_sees_what_its_rows_see() {
     let plan = Plan {
-        kv_groups: vec![KvGroup { window: None }, KvGroup { window: Some(4) }],
+        kv_groups: vec![
+            KvGroup { window: None },
+            KvGroup {
+                window: Some(Window::Last(4)),
+            },
+        ],
         ..Plan::default()
     };
     let rows = |row_count, context_len| SequenceRows {

@@ -20,6 +20,7 @@ mod subschemas;
 mod vocabulary;
 mod watch;
 
+#[cfg(feature = "api")]
 pub(crate) use references::pointer;
 pub use spec::{GrammarError, GrammarSpec, schema_as_json, schema_in_lark};
 pub use structural_tag::structural_tag;

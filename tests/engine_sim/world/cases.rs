@@ -5,10 +5,15 @@ use super::*;
 /// The case of a seed: small pools, shared prefixes, dropped receivers.
 pub(crate) fn case(seed: u64) -> Case {
     let mut random = Random(seed);
+    let kind = if seed.is_multiple_of(3) {
+        Window::Chunk
+    } else {
+        Window::Last
+    };
     let windows = match random.below(5) {
         0 | 1 => vec![None],
-        2 => vec![Some(random.within(3, 14))],
-        _ => vec![None, Some(random.within(3, 14))],
+        2 => vec![Some(kind(random.within(3, 14)))],
+        _ => vec![None, Some(kind(random.within(3, 14)))],
     };
     let model_len = random.within(24, 48);
     let shape = Shape {

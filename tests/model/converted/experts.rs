@@ -4,7 +4,19 @@ use super::orders::transposed;
 use super::{Builder, Checkpoint, Item, Values};
 
 /// How tensors are called in a file, where the name in a checkpoint is not one of a kind.
-const NAMES: [(&str, &str); 26] = [
+const NAMES: [(&str, &str); 38] = [
+    ("self_attn.g_proj", "attn_gate"),
+    ("mlp.experts.e_score_correction_bias", "exp_probs_b.bias"),
+    ("feed_forward.gate_proj", "ffn_gate"),
+    ("feed_forward.up_proj", "ffn_up"),
+    ("feed_forward.down_proj", "ffn_down"),
+    ("feed_forward.router", "ffn_gate_inp"),
+    ("feed_forward.experts.gate_proj", "ffn_gate_exps"),
+    ("feed_forward.experts.up_proj", "ffn_up_exps"),
+    ("feed_forward.experts.down_proj", "ffn_down_exps"),
+    ("feed_forward.shared_expert.gate_proj", "ffn_gate_shexp"),
+    ("feed_forward.shared_expert.up_proj", "ffn_up_shexp"),
+    ("feed_forward.shared_expert.down_proj", "ffn_down_shexp"),
     (
         "mlp.moe_statics.e_score_correction_bias",
         "exp_probs_b.bias",
@@ -69,24 +81,53 @@ impl Checkpoint {
             "routed_scaling_factor",
             "router_scaling_factor",
             "route_scale",
+            "moe_routed_scaling_factor",
         ] {
             if let Some(factor) = self.config[field].as_f64() {
                 file.set(&key("expert_weights_scale"), Item::F32(factor as f32));
             }
         }
-        if let Some(step) = self.whole("moe_layer_interval") {
+        let step = self.whole("moe_layer_interval");
+        if let Some(step) = step.or(self.whole("interleave_moe_layer_step")) {
             file.set(&key("interleave_moe_layer_step"), Item::U32(step));
+        }
+        if let Some(dense) = self.whole("intermediate_size_mlp") {
+            file.set(&key("feed_forward_length"), Item::U32(dense));
         }
         let dense = self.whole("num_dense_layers");
         if let Some(dense) = dense.or(self.whole("moe_layer_start_index")) {
             file.set(&key("leading_dense_block_count"), Item::U32(dense));
         }
-        if matches!(self.own, "hy_v3" | "exaone-moe") {
+        if self.own == "laguna" {
+            self.write_laguna(file);
+        }
+        if matches!(self.own, "hy_v3" | "exaone-moe" | "laguna") {
             let kinds = self.config["mlp_layer_types"].as_array().expect("a list");
             let dense = kinds.iter().filter(|kind| *kind == "dense").count();
             file.set(&key("leading_dense_block_count"), Item::U32(dense as u32));
             file.set(&key("expert_gating_func"), Item::U32(2));
             file.set(&key("expert_weights_norm"), Item::Boolean(true));
+        }
+    }
+
+    /// The query heads of each layer, and the rotated elements of each kind of layer.
+    fn write_laguna(&self, file: &mut Builder) {
+        let key = |key: &str| format!("{}.{key}", self.own);
+        let heads = self.config["num_attention_heads_per_layer"].as_array();
+        let heads = heads.expect("a list").iter();
+        let heads = heads.map(|heads| heads.as_u64().expect("a number") as u32);
+        file.set(&key("attention.head_count"), Item::I32s(heads.collect()));
+        let shared = self
+            .whole("shared_expert_intermediate_size")
+            .expect("a size");
+        file.set(&key("expert_shared_feed_forward_length"), Item::U32(shared));
+        for (kind, own) in [
+            ("full_attention", "rope.dimension_count"),
+            ("sliding_attention", "rope.dimension_count_swa"),
+        ] {
+            let fraction = self.config["rope_parameters"][kind]["partial_rotary_factor"].as_f64();
+            let rotated = fraction.expect("a fraction") * f64::from(self.head_dim());
+            file.set(&key(own), Item::U32(rotated as u32));
         }
     }
 
@@ -105,17 +146,21 @@ impl Checkpoint {
         find(&NAMES, name).or_else(|| Some(format!("{}.{suffix}", find(&NAMES, stem)?)))
     }
 
-    /// Experts of Qwen 3 VL, stored by columns: by rows, with gate and up apart.
+    /// Experts in one tensor, most stored by columns: by rows, with gate and up apart.
     pub(super) fn changed_experts(
         &self,
         name: &str,
         shape: &[usize],
         values: &[f32],
     ) -> Option<Vec<(String, Values)>> {
-        if self.own != "qwen3vlmoe" || !name.contains(".experts.") {
+        let has_stacks = matches!(self.own, "qwen3vlmoe" | "llama4" | "mistral4");
+        if !has_stacks || !name.contains(".experts.") {
             return None;
         }
-        let by_rows = transposed(shape, values);
+        let by_rows = match self.own {
+            "mistral4" => (shape.to_vec(), values.to_vec()),
+            _ => transposed(shape, values),
+        };
         if name.ends_with("down_proj") {
             return Some(vec![(format!("{name}.weight"), by_rows)]);
         }

@@ -23,7 +23,9 @@ use super::rope_store_kv::{self, HeadParams};
 use super::{Kernel, Recorder, params};
 use crate::plan::check::{LATENT_DIM_MAX, LATENT_HEADS_MAX};
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
-use crate::plan::{AttendPaged, KvFormat, KvLayer, Plan, RopeStoreKv, Step, Storage, WeightId};
+use crate::plan::{
+    AttendPaged, KvFormat, KvLayer, Plan, RopeStoreKv, Step, Storage, WeightId, Window,
+};
 use std::ops::Range;
 
 params! {
@@ -345,7 +347,7 @@ pub(in super::super) fn work(
 #[derive(Clone, Copy, Debug)]
 struct Planner {
     ratio: u32,
-    window: Option<u32>,
+    window: Option<Window>,
     lanes_max: u32,
     tile_rows: u32,
     splits: bool,
@@ -453,9 +455,7 @@ impl Planner {
         (0..end).step_by(size as usize).map(move |start| {
             let packed = start..(start + size).min(end);
             let position = |packed: u32| first_position + packed / ratio;
-            let begin = window.map_or(0, |window| {
-                (position(packed.start) + 1).saturating_sub(window)
-            });
+            let begin = window.map_or(0, |window| window.first_visible(position(packed.start)));
             let keys = begin..position(packed.end - 1) + 1;
             Run {
                 sequence,
@@ -593,7 +593,9 @@ fn params(recorder: &Recorder<'_>, step: &AttendPaged) -> Params {
         kv_heads: layer.heads,
         group: ratio,
         block_shift: recorder.capacity.block_size.trailing_zeros(),
-        window: plan.kv_groups[layer.group as usize].window.unwrap_or(NONE),
+        window: plan.kv_groups[layer.group as usize]
+            .window
+            .map_or(NONE, Window::tokens),
         scale: step.scale,
         softcap: step.softcap.unwrap_or(0.0),
         unused: 0,
@@ -643,6 +645,12 @@ fn typed(kernel: &'static str, head_dim: u32, q: Storage, out: Storage) -> Kerne
         .define("HEAD_DIM", head_dim)
         .define_type("Q_TYPE", q)
         .define_type("OUT_TYPE", out)
+}
+
+/// Whether a query of this layer sees the keys of its chunk.
+fn has_chunks(recorder: &Recorder<'_>, layer: &KvLayer) -> bool {
+    let group = &recorder.plan.kv_groups[layer.group as usize];
+    matches!(group.window, Some(Window::Chunk(_)))
 }
 
 /// A tensor-core kernel with what it is compiled for besides.
@@ -719,7 +727,10 @@ fn encode_vec(
         })
         .unwrap_or(1);
     let (kernel, shared_bytes) = (
-        kernel.define("GROUP", group).define(format, 1),
+        kernel
+            .define("GROUP", group)
+            .define(format, 1)
+            .flag_if(has_chunks(recorder, layer), "CHUNKS"),
         shared_bytes(group),
     );
     let blocks = recorder.rows(step.q) * (step.query_heads / group);
@@ -740,6 +751,7 @@ fn decode_kernel(recorder: &Recorder<'_>, step: &AttendPaged, layer: &KvLayer) -
         .define("WARPS", variant.warps)
         .define("TILE_KEYS", variant.keys)
         .define("STAGES", variant.depth)
+        .flag_if(has_chunks(recorder, layer), "CHUNKS")
 }
 
 fn launch_decode<P: bytemuck::Pod>(
@@ -795,6 +807,7 @@ fn encode_tensor(
             device,
         ),
     };
+    let kernel = kernel.flag_if(has_chunks(recorder, layer), "CHUNKS");
     let tiles = packed_rows / planner.tile_rows + recorder.shape.sequences;
     recorder.launch(
         &kernel,

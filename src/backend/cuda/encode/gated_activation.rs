@@ -9,6 +9,7 @@ params! {
         gate_up: u64, up: u64, numbers: u64, out: u64, metadata: u64,
         row_header: u32, row_times: u32, eights: u32, gate_stride: u32, up_stride: u32, up_start: u32,
         activation: u32, alpha: f32, limit: f32, gate_first: u32, shared_by: u32, unused: u32,
+        routes: u64,
     }
 }
 
@@ -25,6 +26,8 @@ pub(super) fn activation_of(activation: Activation) -> (u32, f32, f32) {
         Activation::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
         Activation::Relu2 => (3, 0.0, 0.0),
         Activation::Sigmoid => (5, 0.0, 0.0),
+        Activation::Softplus => (8, 0.0, 0.0),
+        Activation::ClampedSilu { limit } => (9, 0.0, limit),
         Activation::Xielu => (4, 0.0, 0.0),
     }
 }
@@ -40,6 +43,7 @@ pub(super) fn encode(
         up,
         activation,
         numbers,
+        routes,
         out,
     } = *step;
     let arena = recorder.arena;
@@ -73,6 +77,7 @@ pub(super) fn encode(
         gate_first: gates.first,
         shared_by: gates.shared_by,
         unused: 0,
+        routes: routes.map_or(0, |routes| recorder.row_buffer(routes)),
     };
     let blocks = (recorder.rows(out) * eights).div_ceil(THREADS);
     recorder.launch(&kernel, &params, [blocks, 1, 1], THREADS, 0)

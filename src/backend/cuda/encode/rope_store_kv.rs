@@ -35,8 +35,10 @@ params! {
         v_epsilon: f32,
         q_slope: f32,
         q_positions: u32,
+        q_ahead: u32,
         stored: u32,
         row_columns: u32,
+        unused: u32,
     }
 }
 
@@ -152,7 +154,9 @@ pub(super) fn head_params(recorder: &Recorder<'_>, step: &RopeStoreKv) -> HeadPa
         v_epsilon: v_epsilon.unwrap_or(0.0),
         q_slope: query_growth.map_or(0.0, |growth| growth.slope),
         q_positions: query_growth.map_or(1, |growth| growth.positions),
+        q_ahead: query_growth.map_or(0, |growth| growth.ahead),
         stored: u32::from(!q_only),
         row_columns: recorder.columns(step.qkv),
+        unused: 0,
     }
 }

@@ -18,7 +18,9 @@ params! {
         interleaved: u32,
         rope_scale: f32,
         epsilon: f32,
-        padding: u32,
+        q_slope: f32,
+        q_positions: u32,
+        q_ahead: u32,
     }
 }
 
@@ -63,7 +65,9 @@ pub(super) fn encode(
         interleaved: u32::from(step.rope.interleaved),
         rope_scale: step.rope.scale,
         epsilon: step.epsilon,
-        padding: 0,
+        q_slope: step.query_growth.map_or(0.0, |growth| growth.slope),
+        q_positions: step.query_growth.map_or(1, |growth| growth.positions),
+        q_ahead: step.query_growth.map_or(0, |growth| growth.ahead),
     };
     let units = recorder.rows(step.q) * (step.query_heads + 1);
     recorder.launch(

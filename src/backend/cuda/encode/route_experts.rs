@@ -18,6 +18,8 @@ params! {
         groups: u32,
         kept: u32,
         factor: f32,
+        mixer: f32,
+        softcap: f32,
         unused: u32,
     }
 }
@@ -46,6 +48,8 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RouteExperts) -> Result
         groups: routing.groups.map_or(0, |groups| groups.count),
         kept: routing.groups.map_or(0, |groups| groups.kept),
         factor: routing.factor,
+        mixer: routing.mixer.unwrap_or(0.0),
+        softcap: routing.softcap.unwrap_or(0.0),
         unused: 0,
     };
     debug_assert!(

@@ -198,9 +198,9 @@ fn options_are_their_formulas_alone_and_together() {
         attention.step.softcap = (options & 1 != 0).then_some(0.8);
         attention.alibi = (options & 2 != 0).then(|| vec![0.5, 0.25, 0.125, 0.0625]);
         attention.sinks = (options & 4 != 0).then(|| vec![0.3, -1.0, 2.0, 0.0]);
-        attention.window = (options & 8 != 0).then_some(5);
+        attention.window = (options & 8 != 0).then_some(Window::Last(5));
         for position in [0, 4, 13] {
-            let window = attention.window.unwrap_or(100) as usize;
+            let window = attention.window.map_or(100, Window::tokens) as usize;
             let expected = fixture.naive(&attention, position, |j| j + window > position);
             close(&fixture.run(&attention, &[position as u32]), &expected);
         }
@@ -208,10 +208,23 @@ fn options_are_their_formulas_alone_and_together() {
 }
 
 #[test]
+fn a_chunk_hides_what_is_before_it() {
+    let fixture = Fixture::new();
+    let attention = Attention {
+        window: Some(Window::Chunk(5)),
+        ..plain()
+    };
+    for (position, first) in [(0, 0), (4, 0), (5, 5), (9, 5), (13, 10)] {
+        let expected = fixture.naive(&attention, position, |j| j >= first);
+        close(&fixture.run(&attention, &[position as u32]), &expected);
+    }
+}
+
+#[test]
 fn a_window_as_long_as_the_context_is_no_window() {
     let fixture = Fixture::new();
     let wide = Attention {
-        window: Some(14),
+        window: Some(Window::Last(14)),
         ..plain()
     };
     assert_eq!(
@@ -219,7 +232,7 @@ fn a_window_as_long_as_the_context_is_no_window() {
         fixture.run(&plain(), &[12, 13])
     );
     let narrow = Attention {
-        window: Some(13),
+        window: Some(Window::Last(13)),
         ..plain()
     };
     assert_ne!(fixture.run(&narrow, &[13]), fixture.run(&plain(), &[13]));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::plan::KvFormat;
+use crate::plan::QueryGrowth;
 use crate::plan::format::KvTile;
 
 const HEADS: Heads = Heads {
@@ -247,6 +248,7 @@ fn norms_may_follow_the_rotation_values_may_be_normed_and_queries_may_grow() {
         true,
     ));
     let query_growth = Some(QueryGrowth {
+        ahead: 0,
         slope: 2.0,
         positions: 4,
     });

@@ -43,16 +43,16 @@ fn a_latent_is_normed_and_what_follows_it_is_rotated() {
 }
 
 #[test]
-fn a_query_keeps_what_was_absorbed_and_only_its_last_elements_are_rotated() {
+fn a_query_grows_and_only_its_last_elements_are_rotated() {
     let mut q = [f32::NAN; 7];
     write_query(
         &[9.0, 5.0, 6.0, 7.0, 8.0],
         &[1.0, 2.0, 3.0],
         &quarter(true),
-        1,
+        (1, 0.5),
         (&mut q, Storage::F32),
     );
-    for (found, expected) in q.into_iter().zip([1.0, 2.0, 3.0, -12.0, 10.0, -16.0, 14.0]) {
+    for (found, expected) in q.into_iter().zip([0.5, 1.0, 1.5, -6.0, 5.0, -8.0, 7.0]) {
         assert!((found - expected).abs() < 1e-5, "{found} is not {expected}");
     }
 }

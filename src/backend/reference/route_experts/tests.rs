@@ -111,3 +111,22 @@ fn a_bias_chooses_among_probabilities() {
     assert!((routes[1] - 1.0 / 3.0).abs() < 1e-6, "{routes:?}");
     assert!((routes[3] - 2.0 / 3.0).abs() < 1e-6, "{routes:?}");
 }
+
+/// The second expert is near the first, the third is not; the fourth is near the second.
+#[test]
+fn a_sparse_mixer_weighs_each_choice_among_those_near_it() {
+    let router = Router {
+        routing: Routing {
+            mixer: Some(0.2),
+            ..Routing::softmax(false)
+        },
+        bias: None,
+        scale: None,
+    };
+    let mut routes = [f32::NAN; 4];
+    router.route(&[2.0, 1.5, -3.0, 1.7], 4, 2, &mut routes);
+    let near = |difference: f32| 1.0 / (1.0 + (-difference).exp());
+    let expected = [0.0, near(0.3), 3.0, near(0.2)];
+    let close = |(found, expected): (&f32, f32)| (found - expected).abs() < 1e-6;
+    assert!(routes.iter().zip(expected).all(close), "{routes:?}");
+}

@@ -26,10 +26,10 @@ use super::super::pipelines::Kernel;
 use super::{Recorder, params};
 use crate::plan::check::LATENT_DIM_MAX;
 use crate::plan::inputs::NONE;
-use crate::plan::{AttendPaged, KvLayer};
+use crate::plan::{AttendPaged, KvLayer, Window};
 use kernel::{AttendOptions, AttendVariant, merge_kernel};
 use std::ops::Range;
-use work::{heads_ratio, rows_max};
+use work::{heads_ratios, rows_max};
 
 params! {
     Params {
@@ -91,8 +91,10 @@ struct Attention<'a> {
     /// Query heads per KV head.
     ratio: u32,
     options: AttendOptions,
-    /// Lengths of the lists of the layer's KV group.
+    /// Lengths of the parts of the layer's list.
     shape: AttendShape,
+    /// Entries of the lists before it.
+    before: u32,
 }
 
 /// Items of the work list that one kernel runs.
@@ -108,13 +110,6 @@ impl<'a> Attention<'a> {
         let layer = recorder.plan.kv_layers[step.layer as usize];
         let group = layer.group as usize;
         let ratio = step.query_heads / layer.heads;
-        if heads_ratio(recorder.plan, group) != Some(ratio) {
-            return Err(BackendError::Unsupported {
-                what: format!("attend_paged over KV group {group}"),
-                message: "layers of one group must have the same number of query heads per KV head"
-                    .into(),
-            });
-        }
         if !layer.head_dim.is_multiple_of(8) || layer.head_dim > LATENT_DIM_MAX {
             return Err(BackendError::head_dim("attend_paged", layer.head_dim));
         }
@@ -122,12 +117,18 @@ impl<'a> Attention<'a> {
             step.query_heads.is_multiple_of(layer.heads),
             "every KV head has the same number of query heads"
         );
+        let list = heads_ratios(recorder.plan, group)
+            .iter()
+            .position(|listed| *listed == ratio)
+            .expect("the group has a list for the ratio of each step");
+        let shapes = &recorder.shape.attend[group];
         Ok(Self {
             step,
             layer,
             ratio,
-            options: AttendOptions::of(step),
-            shape: recorder.shape.attend[group],
+            options: AttendOptions::of(step, recorder.plan.kv_groups[group].window),
+            shape: shapes[list],
+            before: shapes[..list].iter().map(AttendShape::entries).sum(),
         })
     }
 
@@ -195,14 +196,14 @@ impl<'a> Attention<'a> {
         let group = &recorder.plan.kv_groups[self.layer.group as usize];
         Params {
             items: items.end - items.start,
-            item_start: items.start * ITEM_WORDS,
+            item_start: (self.before + items.start) * ITEM_WORDS,
             group_header: group_header(self.layer.group),
             kv_heads: self.layer.heads,
             head_first,
             head_count,
             group: self.ratio,
             block_shift: recorder.capacity.block_size.trailing_zeros(),
-            window: group.window.unwrap_or(NONE),
+            window: group.window.map_or(NONE, Window::tokens),
             scale: self.step.scale,
             softcap: self.step.softcap.unwrap_or(0.0),
         }

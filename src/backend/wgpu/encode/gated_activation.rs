@@ -37,8 +37,10 @@ pub(super) fn activation(activation: Activation) -> (&'static str, f32, f32) {
         Activation::Gelu => ("GELU", 0.0, 0.0),
         Activation::Relu => ("RELU", 0.0, 0.0),
         Activation::ClampedSwiglu { alpha, limit } => ("CLAMPED_SWIGLU", alpha, limit),
+        Activation::ClampedSilu { limit } => ("CLAMPED_SILU", 0.0, limit),
         Activation::Relu2 => ("RELU2", 0.0, 0.0),
         Activation::Sigmoid => ("SIGMOID", 0.0, 0.0),
+        Activation::Softplus => ("SOFTPLUS", 0.0, 0.0),
         Activation::Xielu => ("XIELU", 0.0, 0.0),
     }
 }
@@ -85,6 +87,7 @@ pub(super) fn encode(
     let mut bindings = vec![recorder.row_buffer(out).read_write(), input(gate_up)];
     bindings.extend(up.map(input));
     bindings.extend(step.numbers.map(|numbers| recorder.vector(numbers).read()));
+    bindings.extend(step.routes.map(|routes| recorder.row_buffer(routes).read()));
     let run = gates.shared_by;
     let params = Params {
         rows,
@@ -102,7 +105,9 @@ pub(super) fn encode(
     } else {
         (rows * vectors).div_ceil(WORKGROUP)
     };
-    let kernel = kernel(define, up.is_none(), texels).define_if(by_column, "COLUMNS");
+    let kernel = kernel(define, up.is_none(), texels)
+        .define_if(by_column, "COLUMNS")
+        .define_if(step.routes.is_some(), "ROUTED");
     recorder.dispatch(&kernel, &params, &bindings, workgroups)
 }
 
@@ -114,16 +119,20 @@ pub(super) fn variants() -> Vec<Variant> {
         "GELU",
         "RELU",
         "CLAMPED_SWIGLU",
+        "CLAMPED_SILU",
         "SIGMOID",
+        "SOFTPLUS",
     ];
     let gated = gated.map(|define| (define, false));
     let alone = ["GELU_TANH", "GELU", "RELU", "RELU2", "XIELU"].map(|define| (define, true));
     let kernels = gated.into_iter().chain(alone);
     let both = kernels
         .flat_map(|(define, alone)| [false, true].map(|texels| kernel(define, alone, texels)));
-    let by_column =
-        ["SILU", "SIGMOID"].map(|define| kernel(define, false, false).define("COLUMNS"));
+    let by_column = ["SILU", "SIGMOID", "SOFTPLUS"]
+        .map(|define| kernel(define, false, false).define("COLUMNS"));
+    let routed = [false, true].map(|texels| kernel("SILU", false, texels).define("ROUTED"));
     both.chain(by_column)
+        .chain(routed)
         .map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS))
         .collect()
 }

@@ -114,8 +114,8 @@ pub(crate) struct BatchShape {
     pub(crate) logits_rows: u32,
     /// Number of block copies of each KV group.
     pub(crate) copies: Vec<u32>,
-    /// Counts of attention's work list of each KV group.
-    pub(crate) attend: Vec<attend_paged::AttendShape>,
+    /// Counts of attention's work lists of each KV group.
+    pub(crate) attend: Vec<Vec<attend_paged::AttendShape>>,
     /// Sampling options used by any row.
     pub(crate) sample: SampleShape,
     /// Whether any row is drawn from its whole vocabulary.

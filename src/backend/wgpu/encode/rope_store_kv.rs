@@ -34,6 +34,7 @@ params! {
         v_epsilon: f32,
         q_slope: f32,
         q_positions: u32,
+        q_ahead: u32,
         stored: u32,
         row_vectors: u32,
     }
@@ -199,6 +200,7 @@ fn params(
         v_epsilon: options.v_epsilon.unwrap_or(0.0),
         q_slope: options.query_growth.map_or(0.0, |growth| growth.slope),
         q_positions: options.query_growth.map_or(1, |growth| growth.positions),
+        q_ahead: options.query_growth.map_or(0, |growth| growth.ahead),
         stored: u32::from(!options.q_only),
         row_vectors: recorder.columns(step.qkv) / 4,
     }

@@ -21,6 +21,9 @@ params! {
         interleaved: u32,
         rope_scale: f32,
         epsilon: f32,
+        q_slope: f32,
+        q_positions: u32,
+        q_ahead: u32,
     }
 }
 
@@ -60,6 +63,9 @@ pub(super) fn encode(
         interleaved: u32::from(step.rope.interleaved),
         rope_scale: step.rope.scale,
         epsilon: step.epsilon,
+        q_slope: step.query_growth.map_or(0.0, |growth| growth.slope),
+        q_positions: step.query_growth.map_or(1, |growth| growth.positions),
+        q_ahead: step.query_growth.map_or(0, |growth| growth.ahead),
     };
     let [shard] = &arena.kv[step.layer as usize][..] else {
         unreachable!("a latent is one head, which is not cut")
@@ -70,23 +76,15 @@ pub(super) fn encode(
     );
     let [query, absorbed, latent] =
         [step.query, step.absorbed, step.latent].map(|buffer| recorder.row_buffer(buffer).read());
-    let (norm, frequencies) = (
-        recorder.vector(step.norm).read(),
-        recorder.vector(step.rope.frequencies).read(),
-    );
-    let (key, q) = (
-        shard.key.read_write(),
-        recorder.row_buffer(step.q).read_write(),
-    );
     let bindings = [
         arena.metadata.read(),
         query,
         absorbed,
         latent,
-        norm,
-        key,
-        frequencies,
-        q,
+        recorder.vector(step.norm).read(),
+        shard.key.read_write(),
+        recorder.vector(step.rope.frequencies).read(),
+        recorder.row_buffer(step.q).read_write(),
     ];
     let units = params.tokens * (step.query_heads + 1);
     let kernel = kernel(recorder.capacity.kv_format, recorder.profile);

@@ -17,6 +17,8 @@ params! {
         kept: u32,
         has_scale: u32,
         factor: f32,
+        softcap: f32,
+        mixer: f32,
     }
 }
 
@@ -37,7 +39,8 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RouteExperts) -> Result
     let params = params(recorder, step);
     let bindings = bindings(recorder, step);
     let routing = &step.routing;
-    let kernel = kernel(routing.sigmoid, is_scaled(routing), routing.bias.is_some());
+    let kernel = kernel(routing.sigmoid, is_scaled(routing), routing.bias.is_some())
+        .define_if(routing.mixer.is_some(), "MIXER");
     recorder.dispatch(&kernel, &params, &bindings, params.tokens)
 }
 
@@ -59,6 +62,8 @@ fn params(recorder: &Recorder<'_>, step: &RouteExperts) -> Params {
         kept: routing.groups.map_or(0, |groups| groups.kept),
         has_scale: u32::from(routing.expert_scale.is_some()),
         factor: routing.factor,
+        softcap: routing.softcap.unwrap_or(0.0),
+        mixer: routing.mixer.unwrap_or(0.0),
     }
 }
 
@@ -88,6 +93,9 @@ pub(super) fn variants() -> Vec<Variant> {
         (true, false, false),
     ];
     let kernels = kinds.map(|(sigmoid, scaled, biased)| kernel(sigmoid, scaled, biased));
-    let variants = kernels.map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS));
-    variants.to_vec()
+    let mixer = kernel(false, false, false).define("MIXER");
+    let variants = kernels.into_iter().chain([mixer]);
+    variants
+        .map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS))
+        .collect()
 }

@@ -20,7 +20,7 @@ mod steps;
 
 use crate::cli::device::Device;
 use crate::cli::options::{EngineArgs, ModelArgs, TextFiles, shape_help};
-use crate::cli::session::Session;
+use crate::cli::session::{Opened, Session, Tells};
 use crate::cli::terminal::output;
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -151,7 +151,9 @@ impl Subject<'_> {
     /// Starts an engine for this model with these limits, and waits until it is ready.
     fn session(&self, config: Config) -> Result<Session> {
         let device = self.args.engine.device()?;
-        Session::start_on(device, self.model()?, TextFiles::none(), config)?.wait_ready()
+        Opened::new(self.model()?, TextFiles::none())
+            .start(device, config, Tells::Nothing)?
+            .wait_ready()
     }
 }
 

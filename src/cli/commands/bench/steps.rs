@@ -289,7 +289,7 @@ fn attention(
             batch: ATTEND_BATCH,
             context,
             block_size: config.block_size,
-            query_heads: spec.query_heads,
+            query_heads: layer.query_heads,
             kv_heads: layer.kv_heads,
             head_dim: layer.head_dim,
         };
@@ -312,7 +312,7 @@ fn attention(
             ..times.row(
                 format!(
                     "attend_paged {}/{}x{}",
-                    spec.query_heads, layer.kv_heads, layer.head_dim
+                    layer.query_heads, layer.kv_heads, layer.head_dim
                 ),
                 ATTEND_BATCH,
             )

@@ -7,9 +7,10 @@
 mod batch;
 
 use super::chat;
+use crate::cli::local::{LocalModel, open_input};
 use crate::cli::lora::AdapterArgs;
 use crate::cli::options::{EngineArgs, ModelArgs};
-use crate::cli::request::{MAX_TOKENS_ROOM, RequestArgs, server_options, set_default};
+use crate::cli::request::{MAX_TOKENS_ROOM, RequestArgs, set_default};
 use crate::cli::session::Session;
 use crate::cli::terminal::cost::Meter;
 use crate::cli::terminal::output::{note, open_output};
@@ -20,9 +21,8 @@ use clap::Args;
 use folio::server::LocalApi;
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal as _, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufRead, IsTerminal as _, Write};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -172,37 +172,22 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
             .limits
             .with("queue_requests_max", batch::QUEUE_REQUESTS_MAX.into());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let session = Session::start(&model, &engine, &args.adapters.adapters())?.wait_ready()?;
-    let names = match args.served_model_name.as_slice() {
-        [] => vec![model.name()],
-        names => names.to_vec(),
-    };
+    let model = LocalModel::start(&model, &engine, &args.adapters.adapters())?;
+    let (session, names) = (&model.session, &args.served_model_name);
     let outcome = match task {
         Task::Lines(input) => {
             let mut fields = args.request.fields();
             args.add_beams(&mut fields);
-            let batch = Batch::new(&session, &names, (fields, args.raw), lines_in_flight);
-            runtime.block_on(batch.answer(input, &mut output))
+            let names = model.names(names);
+            let batch = Batch::new(session, &names, (fields, args.raw), lines_in_flight);
+            model.wait(batch.answer(input, &mut output))
         }
         Task::Prompt(prompt) => {
-            let api = LocalApi::new(session.api_state(names, server_options(true)));
-            runtime.block_on(answer_prompt(&api, &session, args, &prompt, &mut output))
+            let api = model.api(names);
+            model.wait(answer_prompt(&api, session, args, &prompt, &mut output))
         }
     };
-    // A failed answer is the better error message, so it precedes that of a failed engine.
-    outcome.and(session.close())
-}
-
-fn open_input(path: &Path) -> Result<Box<dyn BufRead + Send>> {
-    if path.as_os_str() == "-" {
-        return Ok(Box::new(BufReader::new(io::stdin())));
-    }
-    Ok(Box::new(BufReader::new(
-        File::open(path).with_context(|| path.display().to_string())?,
-    )))
+    model.close(outcome)
 }
 
 async fn answer_prompt(

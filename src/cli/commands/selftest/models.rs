@@ -6,7 +6,7 @@
 
 use crate::cli::device::{Device, Dtype};
 use crate::cli::options::TextFiles;
-use crate::cli::session::Session;
+use crate::cli::session::{Opened, Tells};
 use crate::cli::terminal::output;
 use anyhow::{Context as _, Result, bail, ensure};
 use folio::config::Config;
@@ -119,7 +119,9 @@ fn answers(device: Device, folder: &Path) -> Result<Vec<Vec<Token>>> {
         speculation: None,
         ..Config::default()
     };
-    let session = Session::start_on(device, model, TextFiles::none(), config)?.wait_ready()?;
+    let session = Opened::new(model, TextFiles::none())
+        .start(device, config, Tells::Nothing)?
+        .wait_ready()?;
     let vocab = session.info()?.vocab;
     let receivers = lengths
         .iter()

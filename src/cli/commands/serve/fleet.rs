@@ -1,7 +1,7 @@
 //! Several models behind one server: what each needs, and how it is loaded.
 
 use super::served::Served;
-use crate::cli::session::Session;
+use crate::cli::session::{Opened, Tells};
 use crate::cli::shares::{Member, Share, Shares};
 use crate::cli::terminal::output::note;
 use anyhow::{Result, ensure};
@@ -78,9 +78,11 @@ fn load(
         kv_cache_bytes,
         ..model.args.engine.config()?
     };
-    let session =
-        Session::start_planned(&model.args.model, &model.args.engine, config, device_queue)?
-            .wait_ready()?;
+    let opened = Opened::named(&model.args.model, &model.args.engine)?.in_queue(device_queue);
+    model.check(&opened)?;
+    let session = opened
+        .start(model.args.engine.device()?, config, Tells::Everything)?
+        .wait_ready()?;
     note(format_args!(
         "{name} is loaded after {:.1} s",
         started.elapsed().as_secs_f64()

@@ -198,11 +198,7 @@ enum Serving {
 impl Serving {
     /// Finds, downloads and begins to load the only model.
     fn one(model: &Served, options: &ServerOptions) -> Result<Self> {
-        let session = Box::new(Session::start_to_serve(
-            &model.args.model,
-            &model.args.engine,
-            (&model.args.adapters.adapters(), &model.names),
-        )?);
+        let session = Box::new(model.start()?);
         let options = ServerOptions {
             defaults: model.defaults(session.defaults()),
             adapter_reader: model.args.adapters.reader()?,

@@ -5,10 +5,13 @@ use super::foreign::ForeignArgs;
 use super::generation::{Defaults, GenerationConfig};
 use crate::cli::lora::ServedAdapterArgs;
 use crate::cli::options::{EngineArgs, ModelArgs};
+use crate::cli::session::{Opened, Session, Tells};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::builder::NonEmptyStringValueParser;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+use folio::engine::StartError;
+use folio::engine::fit::{Beside, FitReport};
 use folio::engine::request::SamplingParams;
 use folio::server::{Reranker, ServerOptions};
 use folio::text::RESERVED_KWARGS;
@@ -48,7 +51,8 @@ pub(crate) struct ServedArgs {
     )]
     reasoning_parser: Option<ReasoningParser>,
     /// How /v1/rerank and /score judge documents: yes-no (the probability of the answer yes, as Qwen3-Reranker is made)
-    /// or embedding (the cosine of embeddings) [default: yes-no if the model's name has `rerank`, else embedding]
+    /// or embedding (the cosine of embeddings) [default: yes-no if the model's name has `rerank`, else embedding].
+    /// Refused for a model with a head for classes, which judges by itself
     #[arg(
         help_heading = "Server",
         long,
@@ -138,6 +142,42 @@ impl Served {
             .next()
             .unwrap_or_default()
             .to_owned()
+    }
+
+    /// Finds, downloads and begins to load the model, as the only one of a server. One that does not fit is not
+    /// downloaded.
+    pub(crate) fn start(&self) -> Result<Session> {
+        let ServedArgs {
+            model,
+            engine,
+            adapters,
+            ..
+        } = &self.args;
+        let (mut config, device) = (engine.config()?, engine.device()?);
+        if let Some(model) = model.describe_far()? {
+            let caps = device.caps()?;
+            let plan = model.record(caps.activations);
+            let report = FitReport::new(&model, &plan, Beside::default(), &config, &caps);
+            ensure!(
+                report.requested.fits(),
+                StartError::DoesNotFit(Box::new(report))
+            );
+        }
+        let opened = Opened::named(model, engine)?;
+        self.check(&opened)?;
+        let adapters = (&adapters.adapters(), &self.names[..]);
+        opened
+            .with(adapters, engine, &mut config)?
+            .start(device, config, Tells::Everything)
+    }
+
+    /// Refuses an option that says how to judge documents, of a model that is made to judge them.
+    pub(crate) fn check(&self, model: &Opened) -> Result<()> {
+        ensure!(
+            self.args.reranker.is_none() || !model.has_classes(),
+            "--reranker: the model has a head for classes, which says how documents are judged"
+        );
+        Ok(())
     }
 
     /// How long it stays loaded without requests.

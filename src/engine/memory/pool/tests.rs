@@ -5,7 +5,7 @@ use crate::engine::panic_message;
 
 const KEY: [u8; 32] = [7; 32];
 
-fn pool(blocks: u32, window: Option<u32>) -> BlockPool {
+fn pool(blocks: u32, window: Option<Window>) -> BlockPool {
     BlockPool::new(4, &[window], &[blocks])
 }
 
@@ -136,7 +136,7 @@ fn a_block_whose_holders_are_miscounted_is_noticed() {
 #[test]
 fn the_first_visible_block_holds_the_oldest_key_of_the_window() {
     // Window 6, blocks of 4: a query at 9 attends to positions 4..=9.
-    let windowed = pool(8, Some(6));
+    let windowed = pool(8, Some(Window::Last(6)));
     let first = |position| windowed.first_visible(0, position);
     assert_eq!([0, 5, 8, 9, 12, 13].map(first), [0, 0, 0, 1, 1, 2]);
     assert_eq!(
@@ -149,7 +149,7 @@ fn the_first_visible_block_holds_the_oldest_key_of_the_window() {
 #[test]
 fn a_window_group_needs_only_what_the_next_query_sees() {
     // Window 6, blocks of 4: a query at 16 attends to positions 11..=16, so blocks 2 and 3.
-    let mut pool = pool(8, Some(6));
+    let mut pool = pool(8, Some(Window::Last(6)));
     let hashes = chain(4);
     for &hash in &hashes[2..] {
         let id = pool.group_mut(0).allocate().expect("the case is valid").0;
@@ -188,4 +188,24 @@ fn salts_and_parents_change_a_hash() {
         plain.next(&KEY, &[1]).next(&KEY, &[1]),
         plain.next(&KEY, &[1])
     );
+}
+
+#[test]
+fn a_chunk_needs_its_own_blocks_only() {
+    // Blocks hold 4 tokens, chunks 6: every other chunk begins within a block.
+    let chunked = pool(8, Some(Window::Chunk(6)));
+    let first = [0, 5, 6, 7, 11, 12, 17, 18].map(|position| chunked.first_visible(0, position));
+    assert_eq!(first, [0, 0, 1, 1, 1, 3, 3, 4]);
+}
+
+#[test]
+fn where_no_group_needs_a_block_none_was_found() {
+    // Blocks hold 4 tokens, chunks 8: a query at 8 or 16 sees nothing before it.
+    let mut chunked = pool(8, Some(Window::Chunk(8)));
+    let hashes = chain(4);
+    assert_eq!(prefix(&chunked, &hashes[..2]), 0);
+    let id = chunked.group_mut(0).allocate().expect("there is room").0;
+    chunked.group_mut(0).register(id, hashes[2]);
+    let found = [2, 3, 4].map(|blocks| prefix(&chunked, &hashes[..blocks]));
+    assert_eq!(found, [0, 3, 3]);
 }

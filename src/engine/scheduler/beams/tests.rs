@@ -4,8 +4,9 @@ use super::*;
 use crate::engine::batch::Batch;
 use crate::engine::memory::BlockHash;
 use crate::engine::request::{Request, SamplingParams};
+use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::tests::scheduler;
-use crate::plan::inputs::Results;
+use crate::plan::inputs::{Results, Sampled};
 use std::sync::Arc;
 
 /// Queues a search to a prompt of six tokens; blocks have four.
@@ -26,8 +27,11 @@ fn search(scheduler: &mut Scheduler, width: u32, answer: u32) -> (GroupId, Seque
         ..Request::default()
     };
     scheduler.add(Arc::new(request), &[StreamId(0)], 0, false);
-    let id = scheduler.by_stream[&StreamId(0)];
-    (scheduler.group_of(id).expect("it searches"), id)
+    let id = scheduler.queues.by_stream[&StreamId(0)];
+    (
+        scheduler.queues.sequences[id].group().expect("it searches"),
+        id,
+    )
 }
 
 /// Every beam finds the same continuations.
@@ -60,7 +64,7 @@ fn three(blocks: u32, window: Option<u32>, answer: u32) -> (Scheduler, GroupId, 
     let (group, _) = search(&mut scheduler, 3, answer);
     let batch = scheduler.schedule(64).expect("it waits");
     commit(&mut scheduler, &batch);
-    let members = scheduler.groups[&group].members.clone();
+    let members = scheduler.beams.groups[&group].members.clone();
     assert_eq!(members.len(), 3);
     (scheduler, group, members)
 }
@@ -70,15 +74,30 @@ fn seats_are_kept_for_the_beams_that_a_running_group_may_get() {
     let mut scheduler = scheduler(None, 40, true);
     let (_, id) = search(&mut scheduler, 3, 9);
     assert_eq!(
-        (scheduler.seats_kept(), scheduler.seats_needed(id)),
+        (
+            scheduler.beams.seats_kept(&scheduler.queues),
+            scheduler.beams.seats_needed(&scheduler.queues, id)
+        ),
         (0, 3),
         "it waits"
     );
     let batch = scheduler.schedule(64).expect("it waits");
-    assert_eq!((scheduler.seats_kept(), scheduler.running_len()), (2, 1));
+    assert_eq!(
+        (
+            scheduler.beams.seats_kept(&scheduler.queues),
+            scheduler.running_len()
+        ),
+        (2, 1)
+    );
     assert!(scheduler.has_seat(), "of four, one is left");
     commit(&mut scheduler, &batch);
-    assert_eq!((scheduler.seats_kept(), scheduler.running_len()), (0, 3));
+    assert_eq!(
+        (
+            scheduler.beams.seats_kept(&scheduler.queues),
+            scheduler.running_len()
+        ),
+        (0, 3)
+    );
     assert_eq!(
         scheduler.counts().generation_tokens,
         1,
@@ -90,39 +109,53 @@ fn seats_are_kept_for_the_beams_that_a_running_group_may_get() {
 fn a_folded_group_is_as_long_as_its_longest_beam_and_needs_blocks_for_all() {
     let (mut scheduler, group, members) = three(90, None, 9);
     assert_eq!(
-        scheduler.blocks_of_others(members[0], 9),
+        scheduler
+            .beams
+            .blocks_of_others(&scheduler.queues, members[0], 9),
         [2 * (3 - 1)],
         "of three, one is shared"
     );
-    scheduler.sequences[members[0]].holding.hashes =
+    scheduler.queues.sequences[members[0]].holding.hashes =
         vec![BlockHash::root(&[3; 32], None, None, None); 2];
-    scheduler.preempt_beams(group);
+    scheduler.beams.preempt(&mut scheduler.queues, group);
     assert_eq!((scheduler.waiting_len(), scheduler.running_len()), (1, 0));
     let first = members[0];
     assert_eq!(
-        scheduler.sequences[first].tokens,
+        scheduler.queues.sequences[first].tokens,
         (0..6).collect::<Vec<_>>(),
         "what all have in common"
     );
     assert_eq!(
-        scheduler.sequences[first].holding.hashes.len(),
+        scheduler.queues.sequences[first].holding.hashes.len(),
         1,
         "a whole block of it"
     );
     assert_eq!(
-        (scheduler.tokens_unfolded(first), scheduler.folded_len()),
+        (
+            scheduler.beams.tokens_unfolded(&scheduler.queues, first),
+            scheduler.queues.folded_len()
+        ),
         (7, 2)
     );
-    assert_eq!(scheduler.blocks_of_others(first, 9), [2 * (3 - 1)]);
     assert_eq!(
-        scheduler.blocks_of_others(first, 197),
+        scheduler
+            .beams
+            .blocks_of_others(&scheduler.queues, first, 9),
+        [2 * (3 - 1)]
+    );
+    assert_eq!(
+        scheduler
+            .beams
+            .blocks_of_others(&scheduler.queues, first, 197),
         [90],
         "never more than there are"
     );
     let (mut scheduler, group, members) = three(90, Some(4), 9);
-    scheduler.preempt_beams(group);
+    scheduler.beams.preempt(&mut scheduler.queues, group);
     assert_eq!(
-        scheduler.blocks_of_others(members[0], 197),
+        scheduler
+            .beams
+            .blocks_of_others(&scheduler.queues, members[0], 197),
         [2 * (1 + 16 + 2)],
         "a window, a chunk and both ends"
     );
@@ -134,16 +167,19 @@ fn a_single_beam_is_not_folded() {
     let (group, _) = search(&mut scheduler, 1, 9);
     let batch = scheduler.schedule(64).expect("it waits");
     commit(&mut scheduler, &batch);
-    scheduler.preempt_beams(group);
-    assert_eq!(scheduler.groups[&group].folded, None);
-    assert_eq!((scheduler.waiting_len(), scheduler.folded_len()), (1, 0));
+    scheduler.beams.preempt(&mut scheduler.queues, group);
+    assert_eq!(scheduler.beams.groups[&group].folded, None);
+    assert_eq!(
+        (scheduler.waiting_len(), scheduler.queues.folded_len()),
+        (1, 0)
+    );
 }
 
 /// Blocks that a beam may still take.
 fn to_come(scheduler: &Scheduler, id: SequenceId) -> u32 {
-    let sequence = &scheduler.sequences[id];
+    let sequence = &scheduler.queues.sequences[id];
     let (holding, tokens) = (&sequence.holding, sequence.tokens_limit);
-    scheduler.memory.blocks_to_come(holding, 0, tokens)
+    scheduler.queues.memory.blocks_to_come(holding, 0, tokens)
 }
 
 #[test]
@@ -151,7 +187,7 @@ fn a_beam_may_still_need_its_further_blocks_and_a_copy_of_the_one_it_shares() {
     let (mut scheduler, _, members) = three(90, None, 9);
     // 15 tokens have four blocks, of which it has two.
     assert_eq!(to_come(&scheduler, members[0]), 2 + 1);
-    scheduler.sequences[members[0]].holding.computed = 8;
+    scheduler.queues.sequences[members[0]].holding.computed = 8;
     assert_eq!(
         to_come(&scheduler, members[0]),
         2,
@@ -159,7 +195,7 @@ fn a_beam_may_still_need_its_further_blocks_and_a_copy_of_the_one_it_shares() {
     );
     let (mut scheduler, _, members) = three(90, Some(4), 150);
     assert_eq!(to_come(&scheduler, members[0]), (1 + 16 + 2) - 2);
-    scheduler.sequences[members[0]].holding.tables[0].passed = 1;
+    scheduler.queues.sequences[members[0]].holding.tables[0].passed = 1;
     assert_eq!(
         to_come(&scheduler, members[0]),
         (1 + 16 + 2) - (2 - 1),
@@ -171,16 +207,20 @@ fn a_beam_may_still_need_its_further_blocks_and_a_copy_of_the_one_it_shares() {
 fn blocks_are_reserved_for_the_running_beams_of_a_guarded_group() {
     let reserved = |guarded: bool, leaves: bool| {
         let (mut scheduler, group, members) = three(90, None, 9);
-        scheduler.sequences[members[0]].holding.is_guarded = guarded;
+        scheduler.queues.sequences[members[0]].holding.is_guarded = guarded;
         if leaves {
-            scheduler.leave(members[2], Exit::Preempted);
+            scheduler.queues.leave(members[2], Exit::Preempted);
         }
         let free = scheduler.pool().groups()[0].available();
-        scheduler.reserve_for_beams(group);
-        scheduler.reserve_for_beams(group);
+        scheduler
+            .beams
+            .reserve_for_beams(&mut scheduler.queues, group);
+        scheduler
+            .beams
+            .reserve_for_beams(&mut scheduler.queues, group);
         let of = members
             .iter()
-            .map(|&id| scheduler.sequences[id].holding.tables[0].reserved)
+            .map(|&id| scheduler.queues.sequences[id].holding.tables[0].reserved)
             .collect::<Vec<_>>();
         assert_eq!(
             free - scheduler.pool().groups()[0].available(),
@@ -197,10 +237,10 @@ fn blocks_are_reserved_for_the_running_beams_of_a_guarded_group() {
 #[test]
 fn what_is_reserved_for_a_folded_group_is_reserved_once() {
     let (mut scheduler, group, members) = three(90, None, 9);
-    scheduler.preempt_beams(group);
+    scheduler.beams.preempt(&mut scheduler.queues, group);
     let first = members[0];
     members.iter().for_each(|&id| {
-        scheduler.sequences[id].preemptions = crate::engine::scheduler::PREEMPTIONS_MAX;
+        scheduler.queues.sequences[id].preemptions = crate::engine::scheduler::PREEMPTIONS_MAX;
     });
     let batch = scheduler.schedule(64).expect("it waits");
     assert_eq!(
@@ -210,10 +250,10 @@ fn what_is_reserved_for_a_folded_group_is_reserved_once() {
     );
     let reserved = members
         .iter()
-        .map(|&id| scheduler.sequences[id].holding.tables[0].reserved);
+        .map(|&id| scheduler.queues.sequences[id].holding.tables[0].reserved);
     let taken: u32 = reserved.sum();
     let group = &scheduler.pool().groups()[0];
-    assert!(scheduler.sequences[first].holding.is_guarded && taken > 0);
+    assert!(scheduler.queues.sequences[first].holding.is_guarded && taken > 0);
     assert_eq!(group.free() - group.available(), taken);
 }
 
@@ -240,12 +280,15 @@ fn a_search_ends_when_the_last_of_its_receivers_has_left() {
     commit(&mut scheduler, &batch);
     scheduler.abort(StreamId(0));
     assert_eq!(
-        (scheduler.groups.len(), scheduler.running_len()),
+        (scheduler.beams.groups.len(), scheduler.running_len()),
         (1, 3),
         "somebody still listens"
     );
     scheduler.abort(StreamId(1));
-    assert_eq!((scheduler.groups.len(), scheduler.running_len()), (0, 0));
+    assert_eq!(
+        (scheduler.beams.groups.len(), scheduler.running_len()),
+        (0, 0)
+    );
     assert!(scheduler.is_idle());
 }
 
@@ -302,18 +345,20 @@ fn the_first_choice_is_told_where_the_cached_prefix_ends() {
 fn a_group_that_starts_over_or_loses_its_device_waits_with_the_tokens_that_were_read() {
     let (mut scheduler, group, members) = three(90, None, 9);
     let batch = scheduler.schedule(64).expect("all continue");
-    scheduler.roll_back_beams(group);
+    scheduler.beams.roll_back(&mut scheduler.queues, group);
     commit(&mut scheduler, &batch);
     assert_eq!(
         (
             scheduler.waiting_len(),
             scheduler.running_len(),
-            scheduler.folded_len()
+            scheduler.queues.folded_len()
         ),
         (1, 0, 2)
     );
     assert_eq!(
-        scheduler.tokens_unfolded(members[0]),
+        scheduler
+            .beams
+            .tokens_unfolded(&scheduler.queues, members[0]),
         7,
         "nothing was read of the step in flight"
     );
@@ -323,11 +368,16 @@ fn a_group_that_starts_over_or_loses_its_device_waits_with_the_tokens_that_were_
         (
             scheduler.waiting_len(),
             scheduler.running_len(),
-            scheduler.folded_len()
+            scheduler.queues.folded_len()
         ),
         (1, 0, 2)
     );
-    assert_eq!(scheduler.tokens_unfolded(members[0]), 7);
+    assert_eq!(
+        scheduler
+            .beams
+            .tokens_unfolded(&scheduler.queues, members[0]),
+        7
+    );
 }
 
 #[test]
@@ -338,20 +388,20 @@ fn the_oldest_group_is_not_preempted_for_one_of_its_beams() {
         ..Request::default()
     };
     scheduler.add(Arc::new(request), &[StreamId(1)], 0, false);
-    let other = scheduler.by_stream[&StreamId(1)];
+    let other = scheduler.queues.by_stream[&StreamId(1)];
     let batch = scheduler.schedule(64).expect("all continue");
     commit(&mut scheduler, &batch);
-    let first = scheduler.groups[&group].members[0];
+    let first = scheduler.beams.groups[&group].members[0];
     // More than what is free and what the other sequence frees.
     let tokens = 4 * (scheduler.pool().groups()[0].available() + 3);
-    scheduler.sequences[first]
+    scheduler.queues.sequences[first]
         .tokens
         .extend(vec![7; tokens as usize]);
     let mut builder = scheduler.builder(64);
     scheduler.make_room(first, tokens, &mut builder);
     assert_eq!(
         (
-            scheduler.sequences[other].preemptions,
+            scheduler.queues.sequences[other].preemptions,
             scheduler.counts().preemptions
         ),
         (1, 1)

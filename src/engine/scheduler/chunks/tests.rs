@@ -52,6 +52,7 @@ fn queued(scheduler: &mut Scheduler, prompt_logprobs: Option<u32>) -> Sequence {
     };
     scheduler.add(Arc::new(request), &[StreamId(0)], 0, false);
     scheduler
+        .queues
         .sequences
         .iter()
         .next()
@@ -63,7 +64,7 @@ fn queued(scheduler: &mut Scheduler, prompt_logprobs: Option<u32>) -> Sequence {
 fn fixed_chunks_are_whole_blocks_of_a_quarter_of_a_step() {
     for (tokens_max, grid) in [(2048, 512), (2047, 480), (300, 64), (255, 32), (32, 32)] {
         assert_eq!(
-            scheduler(true, tokens_max).limits.grid(),
+            scheduler(true, tokens_max).queues.limits.grid(),
             grid,
             "{tokens_max} tokens in a step"
         );
@@ -103,7 +104,10 @@ fn only_whole_fixed_chunks_are_shared() {
         let mut scheduler = scheduler(deterministic, 1024);
         let sequence = queued(&mut scheduler, prompt_logprobs);
         assert_eq!(
-            (scheduler.limits.sharing_unit(), sequence.holding.shareable),
+            (
+                scheduler.queues.limits.sharing_unit(),
+                sequence.holding.shareable
+            ),
             (unit, shareable)
         );
     }

@@ -30,7 +30,7 @@ fn ask(scheduler: &mut Scheduler, stream: u64, tiles: &[Tile]) -> SequenceId {
         ..Request::default()
     };
     scheduler.add(Arc::new(request), &[StreamId(stream)], 0, false);
-    scheduler.by_stream[&StreamId(stream)]
+    scheduler.queues.by_stream[&StreamId(stream)]
 }
 
 /// Numbers of tokens of a step's rows, and the names of the images that are computed before it.
@@ -48,12 +48,12 @@ fn a_chunk_ends_before_an_image_that_the_step_has_no_time_for() {
     let tiles = [tile(1, 2, 4), tile(2, 4, 4), tile(3, 7, 30)];
     let id = ask(&mut scheduler, 0, &tiles);
     assert_eq!(next(&mut scheduler), (vec![7], vec![1, 2]));
-    assert_eq!(scheduler.sequences[id].tiles_in_use().count(), 3);
+    assert_eq!(scheduler.queues.sequences[id].tiles_in_use().count(), 3);
     // However large it is, an image is computed.
     assert_eq!(next(&mut scheduler), (vec![3], vec![3]));
     assert_eq!(next(&mut scheduler), (vec![1], vec![]));
     assert_eq!(
-        scheduler.sequences[id].tiles_in_use().count(),
+        scheduler.queues.sequences[id].tiles_in_use().count(),
         0,
         "their tokens are computed"
     );
@@ -77,7 +77,10 @@ fn images_that_are_there_cost_no_time_and_those_without_room_wait() {
     // The first image's tokens are computed, so that its rows are free for the second prompt; but not its patches now.
     assert_eq!(next(&mut scheduler), (vec![5], vec![2]));
     assert_eq!(next(&mut scheduler), (vec![1, 3], vec![3]));
-    assert_eq!(scheduler.sequences[waiting].tiles_in_use().count(), 3);
+    assert_eq!(
+        scheduler.queues.sequences[waiting].tiles_in_use().count(),
+        3
+    );
     scheduler.abort(StreamId(0));
     scheduler.abort(StreamId(1));
     // Of the first two images, the second was left last, and is still there.

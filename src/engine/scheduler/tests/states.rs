@@ -6,7 +6,7 @@ use crate::engine::request::BeamParams;
 
 /// A scheduler with 4 state slots beside those of running sequences.
 fn stateful(tiers: TierLimits) -> Scheduler {
-    let mut limits = scheduler(None, 2000, true).limits;
+    let mut limits = scheduler(None, 2000, true).queues.limits;
     limits.memory.state_slots = 8;
     limits.memory.tiers = tiers;
     limits.max_model_len = 4000;
@@ -21,7 +21,7 @@ fn ask(scheduler: &mut Scheduler, prompt: usize) -> SequenceId {
         ..Request::default()
     };
     scheduler.add(Arc::new(request), &[stream], 0, false);
-    scheduler.by_stream[&stream]
+    scheduler.queues.by_stream[&stream]
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn snapshots_after(prompt: usize, tokens: u32, is_used: bool) -> Vec<bool> {
     let scheduler = &mut stateful(TierLimits::default());
     let id = ask(scheduler, prompt);
     let mut used = None;
-    while scheduler.sequences[id].tokens_known() < tokens {
+    while scheduler.queues.sequences[id].tokens_known() < tokens {
         let batch = scheduler.schedule(64).expect("it continues");
         let sampled = vec![
             Sampled {
@@ -101,11 +101,11 @@ fn snapshots_after(prompt: usize, tokens: u32, is_used: bool) -> Vec<bool> {
                 ..Results::default()
             },
         ));
-        if let Some((slot, _)) = scheduler.sequences[id].holding.states.last
+        if let Some((slot, _)) = scheduler.queues.sequences[id].holding.states.last
             && is_used
             && used.is_none()
         {
-            scheduler.memory.states_mut().share(slot);
+            scheduler.queues.memory.states_mut().share(slot);
             used = Some(slot);
         }
     }
@@ -142,8 +142,8 @@ fn a_snapshot_of_a_prompt_is_written_once_the_step_that_computes_it_has_complete
     let batch = scheduler.schedule(64).expect("it waits");
     assert_eq!(batch.rows[0].count, 8);
     drop(scheduler.commit(&batch, Results::default()));
-    let hash = scheduler.sequences[id].holding.hashes[1];
-    let saves = scheduler.memory.save_finished(9);
+    let hash = scheduler.queues.sequences[id].holding.hashes[1];
+    let saves = scheduler.queues.memory.save_finished(9);
     let keys: Vec<_> = saves
         .iter()
         .filter_map(|save| save.origin.as_ref())
@@ -159,7 +159,7 @@ fn a_running_sequence_without_the_state_after_its_tokens_is_noticed() {
     let batch = scheduler.schedule(64).expect("it waits");
     drop(scheduler.commit(&batch, Results::default()));
     scheduler.check();
-    scheduler.sequences[id].holding.states.live = NONE;
+    scheduler.queues.sequences[id].holding.states.live = NONE;
     let message = panic_message(|| scheduler.check());
     assert!(
         message.contains("computed tokens have a state"),

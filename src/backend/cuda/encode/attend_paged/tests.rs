@@ -144,7 +144,7 @@ fn without_splits_a_sequence_is_a_lane_and_the_longest_comes_first() {
 #[test]
 fn many_rows_are_tiles_that_see_their_windows() {
     let planner = Planner {
-        window: Some(100),
+        window: Some(Window::Last(100)),
         ..PLANNER
     };
     let list = list(&planner, &[(1, 500), (70, 1000)]);

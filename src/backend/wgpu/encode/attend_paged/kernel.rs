@@ -5,7 +5,7 @@ use super::super::super::matrices::Matrices;
 use super::super::super::pipelines::Kernel;
 use super::super::matmul::with_matrices;
 use super::{ROWS_MAX, TILE_ROWS, is_serial, serial_lanes};
-use crate::plan::{AttendPaged, KvFormat};
+use crate::plan::{AttendPaged, KvFormat, Window};
 
 /// Keys of a tile of `attend_paged_matrices`.
 const TILE_KEYS: u32 = 64;
@@ -16,11 +16,14 @@ pub(super) struct AttendOptions {
     pub(super) softcap: bool,
     pub(super) alibi: bool,
     pub(super) sinks: bool,
+    /// Windows are chunks.
+    pub(super) chunks: bool,
 }
 
 impl AttendOptions {
-    pub(super) fn of(step: &AttendPaged) -> Self {
+    pub(super) fn of(step: &AttendPaged, window: Option<Window>) -> Self {
         Self {
+            chunks: matches!(window, Some(Window::Chunk(_))),
             softcap: step.softcap.is_some(),
             alibi: step.alibi.is_some(),
             sinks: step.sinks.is_some(),
@@ -46,13 +49,15 @@ impl AttendVariant {
             softcap,
             alibi,
             sinks,
+            chunks,
         } = self.options;
         let kernel = self
             .by_profile(profile)
             .number("HEAD_CHUNKS", self.runs())
             .define_if(softcap, "SOFTCAP")
             .define_if(alibi, "ALIBI")
-            .define_if(sinks, "SINKS");
+            .define_if(sinks, "SINKS")
+            .define_if(chunks, "CHUNKS");
         for_kv(kernel, self.format, profile)
     }
 

@@ -16,11 +16,13 @@ const NONE: AttendOptions = AttendOptions {
     softcap: false,
     alibi: false,
     sinks: false,
+    chunks: false,
 };
 const ALL: AttendOptions = AttendOptions {
     softcap: true,
     alibi: true,
     sinks: true,
+    chunks: true,
 };
 const SINKS: AttendOptions = AttendOptions {
     sinks: true,

@@ -13,7 +13,7 @@ use super::super::super::super::metadata::{
 use super::super::super::device::Profile;
 use super::{HEAD_DIM_USUAL, HEAD_DIM_WIDE, ROWS_MAX, TILE_ROWS, has_tiles, is_serial};
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
-use crate::plan::{KvLayer, Plan, Step};
+use crate::plan::{KvLayer, Plan, Step, Window};
 use std::ops::Range;
 
 /// Ranges of keys start and end at multiples of it, except at the ends of a sequence.
@@ -46,20 +46,29 @@ impl AttendShape {
     pub(super) fn merges_start(&self) -> u32 {
         self.tiled_start() + self.tiled
     }
+
+    /// Number of entries of all parts.
+    pub(super) fn entries(&self) -> u32 {
+        self.merges_start() + self.merges
+    }
 }
 
-/// Query heads per KV head in KV group `group`, if all its layers have the same number.
-pub(super) fn heads_ratio(plan: &Plan, group: usize) -> Option<u32> {
+/// The numbers of query heads per KV head of the layers of KV group `group`, each once. The group has a work list for
+/// each of them, in this order.
+pub(super) fn heads_ratios(plan: &Plan, group: usize) -> Vec<u32> {
     debug_assert!(group < plan.kv_groups.len(), "a KV group of this plan");
-    let mut ratios = plan.body.iter().filter_map(|step| match step {
-        Step::AttendPaged(step) => {
-            let layer = plan.kv_layers[step.layer as usize];
-            (layer.group as usize == group).then_some(step.query_heads / layer.heads.max(1))
+    let mut ratios = Vec::new();
+    for step in &plan.body {
+        let Step::AttendPaged(step) = step else {
+            continue;
+        };
+        let layer = plan.kv_layers[step.layer as usize];
+        let ratio = step.query_heads / layer.heads.max(1);
+        if layer.group as usize == group && !ratios.contains(&ratio) {
+            ratios.push(ratio);
         }
-        _ => None,
-    });
-    let first = ratios.next()?;
-    ratios.all(|ratio| ratio == first).then_some(first)
+    }
+    ratios
 }
 
 fn layers(plan: &Plan, group: usize) -> impl Iterator<Item = &KvLayer> {
@@ -106,11 +115,17 @@ pub(crate) fn work_words_max(plan: &Plan, capacity: &Capacity, profile: &Profile
     let profile = &profile.with_most_scratch();
     (0..plan.kv_groups.len())
         .map(|group| {
-            let ratio = u64::from(heads_ratio(plan, group).unwrap_or(1));
             let rows_max = u64::from(rows_max(plan, group));
-            let rows = u64::from(capacity.tokens_max) * ratio / rows_max;
-            let ends = u64::from(capacity.sequences_max) * (2 + ratio.div_ceil(rows_max));
-            rows + ends + 2 * u64::from(slots_max(plan, group, capacity, profile))
+            let of_ratio = |ratio: u32| {
+                let ratio = u64::from(ratio);
+                let rows = u64::from(capacity.tokens_max) * ratio / rows_max;
+                let ends = u64::from(capacity.sequences_max) * (2 + ratio.div_ceil(rows_max));
+                rows + ends + 2 * u64::from(slots_max(plan, group, capacity, profile))
+            };
+            heads_ratios(plan, group)
+                .into_iter()
+                .map(of_ratio)
+                .sum::<u64>()
         })
         .max()
         .unwrap_or(0)
@@ -137,7 +152,7 @@ struct Planned {
     table_start: u32,
     /// Query heads per KV head: a token row is this many packed rows.
     ratio: u32,
-    window: Option<u32>,
+    window: Option<Window>,
 }
 
 /// A record of the work list.
@@ -204,7 +219,7 @@ impl Planned {
             "packed rows of this sequence"
         );
         let begin = self.window.map_or(0, |window| {
-            (self.position(packed.start) + 1).saturating_sub(window)
+            window.first_visible(self.position(packed.start))
         });
         begin / TILE * TILE..self.position(packed.end - 1) + 1
     }
@@ -310,19 +325,40 @@ impl WorkList<'_> {
     }
 }
 
-/// Appends the work list of KV group `group` to the metadata; its offset is already in the header (GROUP_WORK).
+/// Appends the work lists of KV group `group` to the metadata, one for each of [`heads_ratios`]; their offset is
+/// already in the header (GROUP_WORK).
 pub(crate) fn work(
     context: &Context<'_>,
     profile: &Profile,
     inputs: &BatchInputs,
     group: usize,
     words: &mut Vec<u32>,
+) -> Vec<AttendShape> {
+    let words_before = words.len();
+    let shapes: Vec<AttendShape> = heads_ratios(context.plan, group)
+        .into_iter()
+        .map(|ratio| list(context, profile, inputs, (group, ratio), words))
+        .collect();
+    debug_assert!(
+        (words.len() - words_before) as u64
+            <= work_words_max(context.plan, context.capacity, profile),
+        "the lists fit the metadata: {shapes:?}"
+    );
+    shapes
+}
+
+/// Appends the work list of the layers of a group with so many query heads per KV head.
+fn list(
+    context: &Context<'_>,
+    profile: &Profile,
+    inputs: &BatchInputs,
+    (group, ratio): (usize, u32),
+    words: &mut Vec<u32>,
 ) -> AttendShape {
     let (plan, capacity) = (context.plan, context.capacity);
-    let words_before = words.len();
     let rows_max = rows_max(plan, group);
     let slots_max = slots_max(plan, group, capacity, profile);
-    let planned = planned(context, profile, inputs, group);
+    let planned = planned(context, profile, inputs, (group, ratio));
     let (single, several): (Vec<_>, Vec<_>) =
         planned.into_iter().partition(|one| one.rows.row_count == 1);
     let group_has_tiles = has_tiles(profile) && rows_max == ROWS_MAX;
@@ -349,11 +385,6 @@ pub(crate) fn work(
     list.shape.tiled = list.add_whole(&tiled, TILE_ROWS);
     list.finish();
     debug_assert!(
-        (list.words.len() - words_before) as u64 <= work_words_max(plan, capacity, profile),
-        "the list fits the metadata: {:?}",
-        list.shape
-    );
-    debug_assert!(
         list.slots <= slots_max,
         "the partial results fit the scratch: {} of {slots_max} slots",
         list.slots
@@ -361,17 +392,13 @@ pub(crate) fn work(
     list.shape
 }
 
-/// The sequences of a batch. There are none if the layers of the group have different numbers of query heads per KV
-/// head, which the step refuses.
+/// The sequences of a batch.
 fn planned(
     context: &Context<'_>,
     profile: &Profile,
     inputs: &BatchInputs,
-    group: usize,
+    (group, ratio): (usize, u32),
 ) -> Vec<Planned> {
-    let Some(ratio) = heads_ratio(context.plan, group) else {
-        return Vec::new();
-    };
     // A GPU has units for every row, and splits the keys of single rows among them.
     let joins = is_serial(profile) && !context.capacity.deterministic;
     sequences(inputs, group, context.capacity.block_size, joins)

@@ -4,9 +4,10 @@ use super::*;
 use crate::engine::batch::Row;
 use crate::engine::request::{BeamParams, Constraint, ConstraintState, DraftSkip, Event, Request};
 use crate::engine::request::{SamplingParams, SharedConstraint, Unsatisfiable};
-use crate::engine::scheduler::Limits;
 use crate::engine::scheduler::tests::{scheduler, step};
+use crate::engine::scheduler::{Events, Limits};
 use crate::engine::sequence::StreamId;
+use crate::plan::inputs::Sampled;
 use std::sync::Arc;
 
 /// With its type, which comparisons do not infer.
@@ -21,7 +22,7 @@ fn drafting(num_speculative_tokens: u32, change: impl FnOnce(&mut Limits)) -> Sc
         num_speculative_tokens,
         ..Speculation::DEFAULT
     });
-    let mut limits = scheduler(None, 60, false).limits;
+    let mut limits = scheduler(None, 60, false).queues.limits;
     limits.speculation = speculation;
     limits.sequences_max = 40;
     change(&mut limits);
@@ -47,7 +48,7 @@ fn ask(
         ..Request::default()
     };
     scheduler.add(Arc::new(request), &[StreamId(stream)], 0, false);
-    scheduler.by_stream[&StreamId(stream)]
+    scheduler.queues.by_stream[&StreamId(stream)]
 }
 
 /// So many sequences that have drawn their first token.
@@ -107,7 +108,7 @@ fn a_row_gets_as_many_drafts_as_step_pool_and_length_allow() {
         let mut scheduler = drafting(6, |limits| limits.memory.blocks = vec![blocks]);
         let ids = answering(&mut scheduler, 1);
         let mut builder = scheduler.builder(64);
-        change(&mut scheduler.sequences[ids[0]], &mut builder);
+        change(&mut scheduler.queues.sequences[ids[0]], &mut builder);
         scheduler.drafts_that_fit(ids[0], 1, &builder)
     };
     assert_eq!(fitting(60, &|_, _| ()), 6, "the setting");
@@ -164,7 +165,7 @@ fn only_answers_whose_tokens_are_all_known_get_drafts() {
     let drafts = |count: u32, change: &dyn Fn(&mut Sequence)| {
         let mut scheduler = drafting(3, |_| ());
         let ids = answering(&mut scheduler, 1);
-        change(&mut scheduler.sequences[ids[0]]);
+        change(&mut scheduler.queues.sequences[ids[0]]);
         let mut builder = scheduler.builder(64);
         builder.drawn = Yield::plain(1);
         let drafts = scheduler.drafts(ids[0], count, &mut builder);
@@ -200,8 +201,10 @@ fn what_is_computed_again_after_rejected_drafts_is_no_longer_than_drafts_are() {
     let mut scheduler = drafting(2, |limits| limits.memory.state_slots = 8);
     let ids = answering(&mut scheduler, 1);
     let mut drafted = |forced: usize| {
-        scheduler.sequences[ids[0]].tokens.truncate(4);
-        scheduler.sequences[ids[0]].tokens.extend(vec![9; forced]);
+        scheduler.queues.sequences[ids[0]].tokens.truncate(4);
+        scheduler.queues.sequences[ids[0]]
+            .tokens
+            .extend(vec![9; forced]);
         let mut builder = scheduler.builder(64);
         builder.drawn = Yield::plain(1);
         scheduler
@@ -228,14 +231,14 @@ fn with_more_sequences_than_its_settings_allow_none_gets_drafts() {
         );
         assert_eq!(
             ids.iter()
-                .all(|&id| scheduler.sequences[id].drafter.is_some()),
+                .all(|&id| scheduler.queues.sequences[id].drafter.is_some()),
             some,
             "{count} sequences"
         );
-        scheduler.sequences[ids[0]].draft_skip = some.then_some(DraftSkip::NotWorthwhile);
+        scheduler.queues.sequences[ids[0]].draft_skip = some.then_some(DraftSkip::NotWorthwhile);
         scheduler.plan_to_draft(ids[0]);
         assert_eq!(
-            scheduler.sequences[ids[0]].draft_skip.is_none(),
+            scheduler.queues.sequences[ids[0]].draft_skip.is_none(),
             some,
             "{count} sequences"
         );
@@ -248,13 +251,13 @@ fn one_of_many_sequences_waits_only_for_as_many_tokens_as_it_loses() {
     let waits = |count: u64, drafts: u32, change: &dyn Fn(&mut Scheduler, SequenceId)| {
         let mut scheduler = drafting(drafts, |_| ());
         let id = answering(&mut scheduler, count)[0];
-        let request = scheduler.sequences[id].request.clone();
-        let settings = scheduler.limits.speculation.expect("drafts are on");
-        scheduler.sequences[id].drafter =
+        let request = scheduler.queues.sequences[id].request.clone();
+        let settings = scheduler.queues.limits.speculation.expect("drafts are on");
+        scheduler.queues.sequences[id].drafter =
             Some(Box::new(Drafter::new(settings, &request, Vec::new())));
         change(&mut scheduler, id);
         scheduler.plan_to_draft(id);
-        scheduler.sequences[id].draft_skip.is_none()
+        scheduler.queues.sequences[id].draft_skip.is_none()
     };
     assert_eq!(
         [1, 3, 4].map(|count| waits(count, 1, &|_, _| ())),
@@ -265,7 +268,7 @@ fn one_of_many_sequences_waits_only_for_as_many_tokens_as_it_loses() {
         [true; 3]
     );
     let draws = |most: u32| {
-        move |scheduler: &mut Scheduler, _: SequenceId| scheduler.limits.sequences_max = most
+        move |scheduler: &mut Scheduler, _: SequenceId| scheduler.queues.limits.sequences_max = most
     };
     assert_eq!(
         [3, 4].map(|most| waits(3, 1, &draws(most))),
@@ -274,7 +277,7 @@ fn one_of_many_sequences_waits_only_for_as_many_tokens_as_it_loses() {
     );
     let ends = |left: u32| {
         move |scheduler: &mut Scheduler, id: SequenceId| {
-            let sequence = &mut scheduler.sequences[id];
+            let sequence = &mut scheduler.queues.sequences[id];
             sequence.tokens_limit = sequence.tokens_known() + left;
         }
     };
@@ -284,7 +287,7 @@ fn one_of_many_sequences_waits_only_for_as_many_tokens_as_it_loses() {
         "nothing follows the last token"
     );
     let without =
-        |scheduler: &mut Scheduler, id: SequenceId| scheduler.sequences[id].drafter = None;
+        |scheduler: &mut Scheduler, id: SequenceId| scheduler.queues.sequences[id].drafter = None;
     assert!(!waits(1, 6, &without));
 }
 
@@ -292,7 +295,8 @@ fn one_of_many_sequences_waits_only_for_as_many_tokens_as_it_loses() {
 fn no_draft_is_verified_that_ends_an_answer_or_follows_such_a_one() {
     let mut scheduler = drafting(6, |limits| limits.eos_token_ids = vec![50]);
     let id = ask(&mut scheduler, 0, |params| params.stop_token_ids = vec![60]);
-    let kept = |drafts: &[u32]| scheduler.without_ends(&scheduler.sequences[id], drafts.to_vec());
+    let kept =
+        |drafts: &[u32]| scheduler.without_ends(&scheduler.queues.sequences[id], drafts.to_vec());
     assert_eq!(kept(&[7, 8, 50, 9]), [7, 8], "an end token of the model");
     assert_eq!(kept(&[60, 8]), EMPTY, "a stop token of the request");
     assert_eq!(
@@ -382,7 +386,8 @@ fn sevens(only: bool) -> Option<SharedConstraint> {
 fn a_draft_model_guesses_only_after_what_a_constraint_allows() {
     let mut scheduler = drafting(6, |_| ());
     let id = ask(&mut scheduler, 0, |params| params.constraint = sevens(true));
-    let kept = |drafts: &[u32]| scheduler.without_ends(&scheduler.sequences[id], drafts.to_vec());
+    let kept =
+        |drafts: &[u32]| scheduler.without_ends(&scheduler.queues.sequences[id], drafts.to_vec());
     assert_eq!(kept(&[7, 7, UNKNOWN]), [7, 7, UNKNOWN]);
     assert_eq!(kept(&[7, 8, UNKNOWN]), [7], "eight is forbidden");
     assert_eq!(kept(&[8, UNKNOWN]), EMPTY);
@@ -406,8 +411,8 @@ fn verify(
     drafts: &[u32],
     drawn: &[u32],
 ) -> (Vec<u32>, u32, Vec<Option<f32>>) {
-    let before = scheduler.sequences[id].tokens_known();
-    scheduler.sequences[id].holding.computed = before;
+    let before = scheduler.queues.sequences[id].tokens_known();
+    scheduler.queues.sequences[id].holding.computed = before;
     let sampled = |(&token_id, place): (&u32, i16)| Sampled {
         token_id,
         logprob: -f32::from(place),
@@ -424,7 +429,7 @@ fn verify(
         Event::Token(token) => Some(token.logprob),
         _ => None,
     });
-    let sequence = &scheduler.sequences[id];
+    let sequence = &scheduler.queues.sequences[id];
     (
         sequence.tokens[before as usize..].to_vec(),
         sequence.holding.computed - before,
@@ -495,10 +500,10 @@ fn answers_are_kept_for_drafts_of_similar_requests() {
     };
     scheduler.add(Arc::new(request.clone()), &[StreamId(0)], 0, false);
     while !scheduler.is_idle() {
-        assert!(scheduler.answers.similar(&request).is_empty());
+        assert!(scheduler.queues.answers.similar(&request).is_empty());
         step(&mut scheduler);
     }
-    assert_eq!(scheduler.answers.similar(&request).len(), 1);
+    assert_eq!(scheduler.queues.answers.similar(&request).len(), 1);
 }
 
 #[test]
@@ -516,7 +521,7 @@ fn forced_tokens_are_still_to_be_computed() {
         params.constraint = sevens(false);
     });
     step(&mut scheduler);
-    let sequence = &scheduler.sequences[id];
+    let sequence = &scheduler.queues.sequences[id];
     assert_eq!(
         (sequence.tokens.len(), sequence.holding.computed),
         (3 + 1 + 4, 3)
@@ -561,7 +566,7 @@ fn a_draft_that_completes_an_answer_is_its_last_token() {
     let id = ask(&mut scheduler, 0, |params| params.constraint = Some(short));
     step(&mut scheduler);
     // Its row is in the step whose draws come.
-    scheduler.sequences[id].in_flight = 1;
+    scheduler.queues.sequences[id].in_flight = 1;
     let (answer, ..) = verify(&mut scheduler, id, &[5, 6, 7], &[5, 6, 7, 9]);
     assert_eq!(answer, [5, 6]);
 }
