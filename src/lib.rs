@@ -251,6 +251,7 @@
 pub mod backend;
 pub mod config;
 pub mod engine;
+#[cfg(feature = "images")]
 pub mod image;
 pub mod model;
 pub mod plan;

@@ -42,7 +42,13 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ),
     (
         "server",
-        &["engine::handle", "engine::request", "platform", "text"],
+        &[
+            "engine::handle",
+            "engine::request",
+            "image",
+            "platform",
+            "text",
+        ],
     ),
     ("selftest", &["backend", "plan", "platform"]),
 ];
@@ -50,6 +56,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
 /// Submodule of the server → the submodules that it may import. `local` and `socket` may import all of them.
 const ROOMS: &[(&str, &[&str])] = &[
     ("server::wire", &[]),
+    ("server::images", &["server::wire"]),
     ("server::counters", &[]),
     ("server::stored", &[]),
     ("server::traces", &[]),
@@ -57,6 +64,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "server::state",
         &[
             "server::counters",
+            "server::images",
             "server::stored",
             "server::traces",
             "server::wire",
@@ -70,6 +78,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "server::parameters",
         &[
             "server::guards",
+            "server::images",
             "server::state",
             "server::traces",
             "server::wire",
@@ -93,6 +102,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "server::guards",
             "server::parameters",
             "server::reply",
+            "server::images",
             "server::state",
             "server::stored",
             "server::wire",
