@@ -95,6 +95,8 @@ fn limits() -> Limits {
         max_num_seqs: SEQUENCES,
         sequences_max: SEQUENCES,
         adapter_slots: 0,
+        image_rows: 0,
+        patches_max: 0,
         feed_slots: 2 * SEQUENCES,
         table_entries_max: 1 << 20,
         history_max: 1 << 20,

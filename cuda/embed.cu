@@ -1,5 +1,6 @@
 // out[t][c] (=, +=) table[id(t)][c] · scale; id(t) is the batch's token id, or the id that the sampler wrote to a feed
-// slot; or by params the position, or which text of a pair the token belongs to.
+// slot; or by params the position, which text of a pair the token belongs to, or the row of an image that it stands
+// for. Rows without such an id are left as they are.
 //
 // table [rows][columns] in -DWEIGHT, out [tokens][columns] of -DOUT_TYPE. A block: one token; a thread: 8 columns. For
 // a table in several formats there is one launch per section, which writes the tokens whose rows it has.
@@ -17,7 +18,7 @@ struct Params {
   u32 row_first;
   u32 rows;
   float scale;
-  u32 id;        // ID_POSITION, ID_TEXT, or 0 for the token
+  u32 id;        // ID_POSITION, ID_TEXT, ID_IMAGE, or 0 for the token
   u32 id_first;  // table row of position 0
   u32 accumulate;
   u32 unused;
@@ -25,6 +26,7 @@ struct Params {
 
 constexpr u32 ID_POSITION = 1;
 constexpr u32 ID_TEXT = 2;
+constexpr u32 ID_IMAGE = 3;
 
 constexpr Weight W = Weight::WEIGHT;
 
@@ -55,7 +57,10 @@ KERNEL(embed, 256, 1) {
   if (token >= params.metadata[META_TOKEN_COUNT]) return;
   u32 id = metadata_at(params.metadata, META_TOKEN_IDS, token);
   const bool is_fed = id & FEED;
-  if (params.id == ID_POSITION) id = metadata_at(params.metadata, META_POSITIONS, token) + params.id_first;
+  const bool is_image = (id & (FEED | IMAGE_ROW)) == IMAGE_ROW;
+  if ((is_image && params.id == 0) || (!is_image && params.id == ID_IMAGE)) return;
+  if (params.id == ID_IMAGE) id &= ~IMAGE_ROW;
+  else if (params.id == ID_POSITION) id = metadata_at(params.metadata, META_POSITIONS, token) + params.id_first;
   else if (params.id == ID_TEXT) id = !is_fed && id & SECOND_TEXT ? 1 : 0;
   else if (is_fed) id = params.feed[id & ~FEED];
   else id &= ~SECOND_TEXT;

@@ -1,4 +1,4 @@
-// pooled[p][c] = sum of x[r][c] over the token rows r of pooled row p.
+// pooled[p][c] = sum of x[r][c] over the rows r of pooled row p.
 //
 // x [tokens][columns] of -DX_TYPE, pooled [pooled rows][columns] f32. A thread: 8 columns of one pooled row. Partial
 // sums of 16 rows are added up, which rounds less than one long sum.

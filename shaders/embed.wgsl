@@ -1,5 +1,6 @@
 // out[t] (=, +=) table[id(t)] * scale. id(t) is the token id, where one with the FEED bit is looked up in the feed
-// slots; or, by params, the position, or which text of a pair the token belongs to.
+// slots; or, by params, the position, which text of a pair the token belongs to, or the row of an image that it stands
+// for. Rows without such an id are left as they are.
 // One dispatch per shard of the table; a row is written by the shard that contains it. Invocation: 8 elements.
 // An id outside the table (sampled by the device from a failed row) gives zeros, written by the first shard.
 // Variants: weight format, TEXELS (metadata and table are read as images). Twin: backend/reference/embed.rs
@@ -14,7 +15,7 @@ struct Params {
     rows: u32,        // table rows of this shard
     vocab: u32,       // table rows of all shards
     scale: f32,
-    id: u32,          // ID_POSITION, ID_TEXT, or 0 for the token
+    id: u32,          // ID_POSITION, ID_TEXT, ID_IMAGE, or 0 for the token
     id_first: u32,    // table row of position 0
     accumulate: u32,
     row_vectors: u32, // of the table; this and the following fields: see weight.wgsl
@@ -36,6 +37,7 @@ struct Params {
 
 const ID_POSITION: u32 = 1u;
 const ID_TEXT: u32 = 2u;
+const ID_IMAGE: u32 = 3u;
 
 @compute @workgroup_size(64)
 fn main(at: Invocation) {
@@ -48,7 +50,13 @@ fn main(at: Invocation) {
     }
     var id = metadata_at(META_TOKEN_IDS, token);
     let is_fed = (id & FEED) != 0u;
-    if params.id == ID_POSITION {
+    let is_image = (id & (FEED | IMAGE_ROW)) == IMAGE_ROW;
+    if (is_image && params.id == 0u) || (!is_image && params.id == ID_IMAGE) {
+        return;
+    }
+    if params.id == ID_IMAGE {
+        id &= ~IMAGE_ROW;
+    } else if params.id == ID_POSITION {
         id = metadata_at(META_POSITIONS, token) + params.id_first;
     } else if params.id == ID_TEXT {
         id = select(0u, 1u, !is_fed && (id & SECOND_TEXT) != 0u);

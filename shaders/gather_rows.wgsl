@@ -1,12 +1,13 @@
-// out[s] = x[logits_rows[logits_start + s]]. x: [tokens, columns] f32, out: [rows, columns] f32. Invocation: 4
-// elements.
+// out[s] = x[r], x[r + 1], … side by side, r = logits_rows[logits_start + s]. x: [tokens, columns / n] f32, out:
+// [rows, columns] f32. Invocation: 4 elements.
 // Twin: backend/reference/gather_rows.rs
 #import invocation
 #import metadata
 
 struct Params {
     rows: u32,
-    vectors: u32, // columns / 4
+    vectors: u32,   // columns / 4
+    x_vectors: u32, // the same of x
     logits_start: u32,
 }
 
@@ -23,5 +24,5 @@ fn main(at: Invocation) {
         return;
     }
     let source = metadata_at(META_LOGITS_ROWS, params.logits_start + row);
-    out[item] = x[source * params.vectors + item - row * params.vectors];
+    out[item] = x[source * params.x_vectors + item - row * params.vectors];
 }

@@ -166,6 +166,8 @@ config! {
         max_loras: u32 = 0, 0 to 1024, "N";
         /// Maximum rank of a LoRA adapter, rounded up to a multiple of 8.
         max_lora_rank: u32 = 16, 1 to 512, "N";
+        /// Rows of images that are held at once, of models that read images; 0: they read text only.
+        max_image_rows: u32 = 8192, 0 to 1_048_576, "N";
         /// Maximum number of waiting requests; more are refused with status 429.
         queue_requests_max: u32 = 256, 1 to 65_536, "N";
     }

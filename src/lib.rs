@@ -53,10 +53,13 @@
 //! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `memory`, `sequence`, `batch` are pure;
 //!   [`engine::memory`] is what sequences occupy: blocks of the pool, state slots, host memory and files, whose bytes
 //!   `mover` and [`engine::disk`] move;
+//!   `tower` turns parts of images into rows, for whose place on the device `images` cares;
 //!   `speculation`, `draft_model` and `predictor` guess tokens that one step verifies; [`engine::fit`] computes before
 //!   loading what fits; [`engine::handle`] is the engine's interface for clients.
 //! - **[`text`]**: text to token ids and back: tokenizer, chat template, incremental decoding with stop strings, and
 //!   grammars (masks over tokens).
+//! - **[`image`]**: images to the patches that a model's tower reads: decoding, resizing, tiles, and the text that
+//!   stands for them in a prompt.
 //! - **`server`**: feature `api`: the router, one file per endpoint; feature `server`: sockets.
 //! - **[`selftest`]**: compares every step × option × awkward shape on a device with the reference; shared by tests and
 //!   `folio selftest`.
@@ -111,6 +114,16 @@
 //! 4. `src/model/gguf/families.rs`: a row that translates GGUF's metadata to the same config.
 //! 5. A golden model of it in `tests/data/golden.tar.xz`, made by `tests/data/golden/make_golden.py`, its line in
 //!    `tests/model/today.rs`, and its name in GGUF in `tests/model/converted.rs`.
+//!
+//! ## A tower
+//!
+//! Of models that read images, and whose towers consist of existing steps:
+//!
+//! 1. `src/model/families/towers.rs` and `src/model/tensor_names/towers.rs`: rows of data, as for a family.
+//! 2. `src/model/tower.rs`: the `model_type` of the whole model, and where its config says what the tower reads.
+//! 3. `src/image/processor.rs`: its file beside it with the sizes of images, their tiles, and the text that stands for
+//!    them.
+//! 4. A golden model of it in `tests/data/golden-vision.tar.xz`, and its name in `tests/model/images.rs`.
 //!
 //! ## A weight format
 //!
@@ -238,6 +251,8 @@
 pub mod backend;
 pub mod config;
 pub mod engine;
+#[cfg(feature = "images")]
+pub mod image;
 pub mod model;
 pub mod plan;
 pub mod platform;

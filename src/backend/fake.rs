@@ -14,6 +14,7 @@
 
 mod checks;
 mod clock;
+mod images;
 mod plain;
 mod predictor;
 mod script;
@@ -26,12 +27,12 @@ pub use tokens::{continuations, hidden, likely, mix, next_token, scored_rank};
 
 use super::layout::{Layout, PoolLayout};
 use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, GivenTimes};
-use crate::plan::inputs::{BatchInputs, FEED, NONE, NUMERICAL_ERROR, Results, SampleRow, Sampled};
+use crate::plan::inputs::{BatchInputs, NONE, NUMERICAL_ERROR, Results, SampleRow, Sampled};
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
 use clock::{Clock, Timed};
-use predictor::{Carried, Predictor, WRONG, copy_blocks};
+use predictor::{Carried, Predictor, WRONG};
 use states::States;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -106,6 +107,8 @@ pub struct FakeBackend {
     predictor: Predictor,
     /// Content of each adapter slot, of which the first has none.
     adapters: Vec<u64>,
+    /// Content of each row of images, or of each patch of a tower.
+    images: Vec<u32>,
     /// What was submitted and has not run yet, in order.
     queue: VecDeque<Command>,
     /// Copies of blocks that ran and were not read yet, with their numbers.
@@ -130,6 +133,8 @@ enum Command {
     Restore(Vec<(BlockRef, Bytes)>),
     /// Another content of an adapter slot.
     Adapt(usize, u64),
+    /// Other rows of images, or patches, from this one on.
+    Place(usize, Vec<u32>),
 }
 
 /// The number of copies to host memory.
@@ -173,6 +178,7 @@ impl FakeBackend {
             states: States::default(),
             predictor: Predictor::default(),
             adapters: Vec::new(),
+            images: Vec::new(),
             queue: VecDeque::new(),
             saved: BTreeMap::new(),
             saves: 0,
@@ -255,6 +261,9 @@ impl FakeBackend {
                     .for_each(|(block, bytes)| self.overwrite(*block, bytes));
             }
             Some(Command::Adapt(slot, content)) => self.adapters[slot] = content,
+            Some(Command::Place(first, rows)) => {
+                self.images[first..first + rows.len()].copy_from_slice(&rows);
+            }
             None => {}
         }
     }
@@ -326,8 +335,12 @@ impl FakeBackend {
     /// Runs one batch in the order of a real device: copies, then all writes, then all reads. A row reads the states of
     /// earlier rows of its batch.
     fn run(&mut self, inputs: &BatchInputs) -> Results {
-        self.copy_blocks(inputs);
-        let token_ids = self.token_ids(inputs);
+        let size = self.block_size() as usize;
+        self.predictor.copy_blocks(&mut self.pool, inputs, size);
+        let token_ids = self.tokens_seen(inputs);
+        if self.plan.pools_merged_rows() {
+            return self.merge(inputs);
+        }
         for (pool, group) in self.pool.iter_mut().zip(&inputs.groups) {
             for (&slot, &token_id) in group.slot_mapping.iter().zip(&token_ids) {
                 pool[slot as usize] = Slot { token_id, ..BLANK };
@@ -377,22 +390,6 @@ impl FakeBackend {
                     },
                 });
         draws.collect()
-    }
-
-    /// Copies blocks, with what the predictor has in them.
-    fn copy_blocks(&mut self, inputs: &BatchInputs) {
-        let size = self.block_size() as usize;
-        copy_blocks(&mut self.pool, inputs, size);
-        copy_blocks(&mut self.predictor.pool, inputs, size);
-    }
-
-    /// The ids of a batch's tokens.
-    fn token_ids(&self, inputs: &BatchInputs) -> Vec<u32> {
-        let id_of = |&id: &u32| match id & FEED {
-            0 => id,
-            _ => self.feed[(id & !FEED) as usize],
-        };
-        inputs.token_ids.iter().map(id_of).collect()
     }
 
     /// Computes and stores the states of a sequence's rows, and adds the hash of what each row sees; `None` if the
@@ -458,8 +455,9 @@ impl FakeBackend {
 
     /// Runs a batch of the predictor.
     fn predict(&mut self, inputs: &BatchInputs) -> Results {
-        self.copy_blocks(inputs);
-        let token_ids = self.token_ids(inputs);
+        let size = self.block_size() as usize;
+        self.predictor.copy_blocks(&mut self.pool, inputs, size);
+        let token_ids = self.tokens_seen(inputs);
         for (pool, group) in self.predictor.pool.iter_mut().zip(&inputs.groups) {
             for (&slot, &token_id) in group.slot_mapping.iter().zip(&token_ids) {
                 pool[slot as usize] = token_id;
@@ -689,6 +687,7 @@ impl Backend for FakeBackend {
         );
         let slots = plan.adapters.as_ref().map_or(0, |slots| slots.count);
         self.adapters = vec![0; slots as usize];
+        self.images = vec![POISON; images::count(&plan) as usize];
         (self.plan, self.capacity) = (plan, Some(capacity.clone()));
         Ok(())
     }
@@ -711,6 +710,10 @@ impl Backend for FakeBackend {
             let content = rows.first_chunk().copied().unwrap_or_default();
             let command = Command::Adapt(slot as usize, u64::from_le_bytes(content));
             self.queue.push_back(command);
+        } else if self.has_images_in(weight) {
+            let rows = images::contents(&rows, spec.row_bytes(first_row));
+            self.queue
+                .push_back(Command::Place(first_row as usize, rows));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 
 use super::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::{
-    self, BatchInputs, FEED, GroupInputs, NONE, SECOND_TEXT, SampleRow, TOP_LOGPROBS_MAX,
+    self, BatchInputs, FEED, GroupInputs, IMAGE_ROW, NONE, SECOND_TEXT, SampleRow, TOP_LOGPROBS_MAX,
 };
 use crate::plan::{BufferSpec, Plan, Rows, StateLayer};
 use std::ops::Range;
@@ -198,12 +198,17 @@ impl Limits<'_> {
             pools <= most as usize,
             "{pools} pool rows, the capacity is {most}"
         );
+        let rows = if self.plan.pools_merged_rows() {
+            inputs.logits_rows.len()
+        } else {
+            inputs.token_ids.len()
+        };
         for (index, row) in inputs.pools.iter().enumerate() {
             let end = u64::from(row.row_start) + u64::from(row.row_count);
-            let whole = row.row_count > 0 && end <= inputs.token_ids.len() as u64;
+            let whole = row.row_count > 0 && end <= rows as u64;
             require!(
                 whole,
-                "pool row {index} has no token rows, or token rows outside the batch"
+                "pool row {index} has no rows, or rows outside the batch"
             );
         }
         let sorted = inputs.samples.is_sorted_by_key(|row| row.logits_row);
@@ -305,10 +310,12 @@ impl Limits<'_> {
             "rows {covered}.. belong to no sequence"
         );
         for &id in &inputs.token_ids {
-            let (what, id, limit) = if id & FEED == 0 {
-                ("token", id & !SECOND_TEXT, self.plan.vocab)
-            } else {
+            let (what, id, limit) = if id & FEED != 0 {
                 ("feed slot", id & !FEED, capacity.feed_slots)
+            } else if id & IMAGE_ROW != 0 {
+                ("image row", id & !IMAGE_ROW, self.plan.image_row_count())
+            } else {
+                ("token", id & !SECOND_TEXT, self.plan.vocab)
             };
             require!(id < limit, "{what} {id} is not below {limit}");
         }
@@ -324,9 +331,10 @@ impl Limits<'_> {
             "{logits_rows} logits rows, the capacity is {}",
             capacity.samples_max
         );
+        let run = self.plan.gathered_run() as usize;
         for &row in &inputs.logits_rows {
             require!(
-                (row as usize) < rows,
+                row as usize + run <= rows,
                 "logits row {row} of {rows} token rows"
             );
         }

@@ -12,7 +12,7 @@ use super::host::adapter_of_rows;
 use super::{BackendError, Capacity};
 use crate::plan::Plan;
 use crate::plan::inputs::{
-    self, BatchInputs, FEED, GroupInputs, NONE, Range, SECOND_TEXT, SampleRow, Sampled,
+    self, BatchInputs, FEED, GroupInputs, IMAGE_ROW, NONE, Range, SECOND_TEXT, SampleRow, Sampled,
     SequenceRows, TOP_LOGPROBS_MAX,
 };
 
@@ -30,7 +30,7 @@ macro_rules! table {
 }
 
 table! {
-    use NONE FEED SECOND_TEXT TOP_LOGPROBS_MAX NUMERICAL_ERROR;
+    use NONE FEED SECOND_TEXT IMAGE_ROW TOP_LOGPROBS_MAX NUMERICAL_ERROR;
 
     // The header: counts, offsets of the arrays that all KV groups share, then one record per KV group.
 
@@ -560,36 +560,53 @@ fn check_counts(
 /// Checks token rows, and what refers to them.
 fn check_rows(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError> {
     let tokens = inputs.token_ids.len();
+    let rows = if context.plan.pools_merged_rows() {
+        inputs.logits_rows.len()
+    } else {
+        tokens
+    };
     let pooled = inputs.pools.iter().all(|pool| {
         let end = u64::from(pool.row_start) + u64::from(pool.row_count);
-        pool.row_count > 0 && end <= tokens as u64
+        pool.row_count > 0 && end <= rows as u64
     });
-    require(
-        pooled,
-        "a pool row has no token rows, or token rows outside the batch",
-    )?;
-    let ids = inputs.token_ids.iter().all(|id| match id & FEED {
-        0 => id & !SECOND_TEXT < context.plan.vocab || context.plan.vocab == 0,
-        _ => (id & !FEED) < context.capacity.feed_slots,
+    require(pooled, "a pool row has no rows, or rows outside the batch")?;
+    let images = context.plan.image_row_count();
+    let ids = inputs.token_ids.iter().all(|id| match id {
+        id if id & FEED != 0 => (id & !FEED) < context.capacity.feed_slots,
+        id if id & IMAGE_ROW != 0 => (id & !IMAGE_ROW) < images,
+        id => id & !SECOND_TEXT < context.plan.vocab || context.plan.vocab == 0,
     });
     require(
         ids,
-        "a token id is neither in the vocabulary nor a feed slot",
+        "a token id is neither in the vocabulary, a feed slot nor a row of an image",
     )?;
     require(
         inputs.positions.len() == tokens,
         "positions and token rows differ in number",
     )?;
+    let run = context.plan.gathered_run() as usize;
     let mut logits_rows = inputs.logits_rows.iter();
     require(
-        logits_rows.all(|row| (*row as usize) < tokens),
+        logits_rows.all(|row| *row as usize + run <= tokens),
         "a logits row is not a token row",
     )?;
+    let is_whole = context.plan.computes_whole_sequences();
     let mut sequences = inputs.sequences.iter();
     require(
-        sequences.all(|rows| ends_context(rows, &inputs.positions)),
-        "a sequence's rows are not the last positions of its context",
+        sequences.all(|rows| match is_whole {
+            true => is_within_context(rows, &inputs.positions),
+            false => ends_context(rows, &inputs.positions),
+        }),
+        "a sequence's rows are not the last positions of its context, or not within it",
     )
+}
+
+/// Whether the rows of a sequence are at positions of its context, in any order.
+fn is_within_context(sequence: &SequenceRows, positions: &[u32]) -> bool {
+    let start = sequence.row_start as usize;
+    let rows = positions.get(start..start + sequence.row_count as usize);
+    let is_within = |position: &u32| *position < sequence.context_len;
+    rows.is_some_and(|rows| rows.iter().all(is_within))
 }
 
 /// Whether the rows of a sequence are the last positions of its context.

@@ -207,9 +207,12 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Maximum pool rows per batch: one for each sequence, or for each token of models that compute whole sequences.
+    /// Maximum pool rows per batch: one for each sequence, or for each token of models that compute whole sequences, or
+    /// for each row that a tower merges.
     pub fn pools_max(&self, plan: &Plan) -> u32 {
-        if plan.computes_whole_sequences() {
+        if plan.pools_merged_rows() {
+            self.samples_max
+        } else if plan.computes_whole_sequences() {
             self.tokens_max.max(self.sequences_max)
         } else {
             self.sequences_max

@@ -18,6 +18,13 @@ const FEW_ROWS: u32 = 16;
 /// The batches that are measured before the first request, so that the times of its batches can be predicted: one row,
 /// and a chunk.
 pub(crate) fn calibration(plan: &Plan, capacity: &Capacity) -> Vec<BatchInputs> {
+    if plan.pools_merged_rows() {
+        let all = capacity.tokens_max / plan.gathered_run();
+        let runs = [1, all].into_iter();
+        return runs
+            .filter_map(|runs| merging(plan, capacity, runs))
+            .collect();
+    }
     let chunk = CALIBRATION_ROWS
         .min(capacity.tokens_max)
         .min(plan.positions_max.max(1));
@@ -35,6 +42,12 @@ pub(crate) fn decoding(plan: &Plan, capacity: &Capacity, sequences: u32) -> Opti
 /// Batches that together need the kernels of most requests: decoding, prompts, plain sampling, a long context and
 /// copied blocks. `blocks` are the pool's, of each KV group.
 pub(crate) fn usual_kinds(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> Vec<BatchInputs> {
+    if plan.pools_merged_rows() {
+        let runs = counts(capacity.tokens_max / plan.gathered_run());
+        return runs
+            .filter_map(|runs| merging(plan, capacity, runs))
+            .collect();
+    }
     let decoding =
         counts(capacity.sequences_max).filter_map(|sequences| decoding(plan, capacity, sequences));
     let prompts = counts(capacity.tokens_max).filter_map(|tokens| {
@@ -95,6 +108,9 @@ fn counts(max: u32) -> impl Iterator<Item = u32> {
 
 /// Batches that need all other kernels: penalties, logprobs, pooling.
 pub(crate) fn rare_kinds(plan: &Plan, capacity: &Capacity) -> Vec<BatchInputs> {
+    if plan.pools_merged_rows() {
+        return Vec::new();
+    }
     let Some(plain) = batch(plan, capacity, 1, 1) else {
         return Vec::new();
     };
@@ -108,6 +124,23 @@ pub(crate) fn rare_kinds(plan: &Plan, capacity: &Capacity) -> Vec<BatchInputs> {
     let drawn = [(0.0, true), (1.0, false), (1.0, true)]
         .map(|(penalty, logprob)| drawn(&plain, penalty, logprob));
     drawn.into_iter().chain([pooled]).collect()
+}
+
+/// A batch of a tower: a tile of so many runs of patches, each of which is merged. `None` if the capacity has no room
+/// for it.
+fn merging(plan: &Plan, capacity: &Capacity, runs: u32) -> Option<BatchInputs> {
+    let run = plan.gathered_run();
+    let tile = batch(plan, capacity, 1, runs * run)?;
+    let pool = |row_start| PoolRow {
+        row_start,
+        row_count: 1,
+    };
+    (runs <= capacity.samples_max).then(|| BatchInputs {
+        logits_rows: (0..runs).map(|index| index * run).collect(),
+        samples: Vec::new(),
+        pools: (0..runs).map(pool).collect(),
+        ..tile
+    })
 }
 
 /// A batch of one row, drawn in this way.
@@ -153,6 +186,12 @@ pub(crate) fn batch(
     let has_room = tokens <= capacity.tokens_max
         && sequences <= capacity.sequences_max.min(capacity.samples_max)
         && entries * sequences <= capacity.table_entries_max;
+    // A tower samples nothing, and merges whole runs of rows.
+    let sampled = if plan.pools_merged_rows() {
+        0
+    } else {
+        sequences
+    };
     let states = if plan.state_layers.is_empty() {
         0
     } else {
@@ -184,8 +223,8 @@ pub(crate) fn batch(
             })
             .collect(),
         groups: vec![group; plan.kv_groups.len()],
-        logits_rows: (0..sequences).map(|index| (index + 1) * rows - 1).collect(),
-        samples: (0..sequences)
+        logits_rows: (0..sampled).map(|index| (index + 1) * rows - 1).collect(),
+        samples: (0..sampled)
             .map(|index| SampleRow::greedy(index, rows))
             .collect(),
         tails: plan.tails.iter().map(|(tail, _)| *tail).collect(),

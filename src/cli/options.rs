@@ -10,9 +10,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use folio::config::{Config, Speculation, SpeculationMethod};
+use folio::image::ImageProcessor;
 use folio::model::{Gguf, Model, ModelSpec, Quantization, Texts, demo, stand_in};
 use folio::platform::FileAccess;
+use folio::server::ImageReader;
 use folio::text::{MORE_TEMPLATES, TextFolder, TextModel, Tokenizer};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -293,13 +296,29 @@ impl ModelArgs {
         }
     }
 
-    /// The model at `path`, and the place of its texts.
-    fn open_path(&self, path: PathBuf) -> Result<(Model, TextPlace)> {
-        let access = if self.mmap {
+    fn access(&self) -> FileAccess {
+        if self.mmap {
             FileAccess::Map
         } else {
             FileAccess::Read
+        }
+    }
+
+    /// The tower of the model with these files, and what reads images for it; `None` if it reads text only.
+    pub(crate) fn open_tower(&self, text: &TextFiles) -> Result<Option<(Model, ImageReader)>> {
+        let TextPlace::Folder(folder) = &text.place else {
+            return Ok(None);
         };
+        let Some(tower) = Model::open_tower(folder, self.access())? else {
+            return Ok(None);
+        };
+        let processor = image_processor(folder).with_context(|| folder.display().to_string())?;
+        Ok(Some((tower, ImageReader::new(processor))))
+    }
+
+    /// The model at `path`, and the place of its texts.
+    fn open_path(&self, path: PathBuf) -> Result<(Model, TextPlace)> {
+        let access = self.access();
         if is_gguf(&path) {
             let gguf = Gguf::open_with(&path, access)?;
             let texts = gguf.texts();
@@ -425,6 +444,20 @@ impl TextFiles {
             }
         }
     }
+}
+
+/// The image processor of a folder with a tower.
+fn image_processor(folder: &Path) -> Result<ImageProcessor> {
+    let read = |name: &str| -> Result<Option<Value>> {
+        let bytes = read_if_there(&folder.join(name))?;
+        let value = bytes.map(|bytes| serde_json::from_slice(&bytes));
+        value.transpose().with_context(|| name.to_owned())
+    };
+    let config = read("config.json")?.unwrap_or_default();
+    let [older, newer] = ImageProcessor::FILES;
+    let (older, newer) = (read(older)?, read(newer)?);
+    let processor = ImageProcessor::read(&config, [older.as_ref(), newer.as_ref()])?;
+    processor.context("there is a tower, but nothing that is known reads images for it")
 }
 
 /// The text files of a folder.

@@ -11,9 +11,9 @@ use folio::backend::{Backend, BackendError};
 use folio::config::Config;
 use folio::engine::handle::{self, EngineHandle, EngineInbox, EngineInfo, Status};
 use folio::engine::request::SamplingParams;
-use folio::engine::{self, DeviceQueue, EngineEnd, Progress};
+use folio::engine::{self, DeviceQueue, EngineEnd, Others, Progress};
 use folio::model::{DrawDefaults, GenerationDefaults, Model};
-use folio::server::{ServedAdapter, ServerOptions, ServerState};
+use folio::server::{ImageReader, ServedAdapter, ServerOptions, ServerState};
 use folio::text::TextModel;
 use std::io::IsTerminal as _;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub(crate) struct Session {
     /// Sampling defaults of the model: those of its generation_config, else vLLM's.
     generation: GenerationDefaults,
     thread: JoinHandle<Result<(), EngineEnd>>,
+    /// Reads images for it, if it reads any.
+    pub(crate) images: Option<ImageReader>,
     /// Adapters of the model.
     adapters: Vec<ServedAdapter>,
     is_demo: bool,
@@ -38,7 +40,7 @@ pub(crate) struct Session {
 /// Starts the engine's thread on the selected backend.
 struct Spawn {
     model: Model,
-    draft: Option<Model>,
+    others: Others<Model>,
     config: Config,
     inbox: EngineInbox,
     tells: Tells,
@@ -63,10 +65,10 @@ impl DeviceJob for Spawn {
         F: Fn() -> Result<B, BackendError> + Send + 'static,
     {
         let mut loading = Loading::new(self.tells, &self.model);
-        engine::spawn_with_draft(
+        engine::spawn_with(
             open,
             self.model,
-            self.draft,
+            self.others,
             self.config,
             self.inbox,
             move |progress| loading.tell(progress),
@@ -138,6 +140,7 @@ impl Session {
     pub(crate) fn api_state_with(&self, names: Vec<String>, options: ServerOptions) -> ServerState {
         let options = ServerOptions {
             adapters: self.adapters.clone(),
+            images: self.images.clone(),
             ..options
         };
         ServerState::new(self.handle.clone(), self.text.clone(), names, options)
@@ -168,6 +171,7 @@ pub(crate) struct Opened {
     model: Model,
     text: TextFiles,
     draft: Option<(Model, TextFiles)>,
+    tower: Option<(Model, ImageReader)>,
     adapters: Vec<ServedAdapter>,
     device_queue: Option<DeviceQueue>,
 }
@@ -179,12 +183,13 @@ impl Opened {
             model,
             text,
             draft: None,
+            tower: None,
             adapters: Vec::new(),
             device_queue: None,
         }
     }
 
-    /// The model that the options name, and the draft model.
+    /// The model that the options name, the draft model, and its tower.
     pub(crate) fn named(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
         let (opened, text) = model.open_with_text()?;
         let draft = engine
@@ -196,8 +201,13 @@ impl Opened {
                     .context("the draft model")
             })
             .transpose()?;
+        let tower = match engine.config()?.max_image_rows {
+            0 => None,
+            _ => model.open_tower(&text)?,
+        };
         Ok(Self {
             draft,
+            tower,
             ..Self::new(opened, text)
         })
     }
@@ -231,6 +241,7 @@ impl Opened {
     pub(crate) fn start(self, device: Device, config: Config, tells: Tells) -> Result<Session> {
         let is_demo = self.text.is_demo();
         let (draft, draft_text) = self.draft.unzip();
+        let (tower, images) = self.tower.unzip();
         let (handle, inbox) = handle::channel(config.queue_requests_max);
         let inbox = match self.device_queue {
             Some(device_queue) => inbox.with_device_queue(device_queue),
@@ -246,7 +257,7 @@ impl Opened {
         };
         let thread = device.with(Spawn {
             model,
-            draft,
+            others: Others { draft, tower },
             config,
             inbox,
             tells,
@@ -257,6 +268,7 @@ impl Opened {
                 text: Arc::new(text),
                 generation,
                 thread,
+                images,
                 adapters: self.adapters,
                 is_demo,
             }),

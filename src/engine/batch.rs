@@ -5,14 +5,15 @@
 
 use super::adapters::AdapterLoad;
 use super::beams;
+use super::images::TileLoad;
 use super::memory::{BlockId, BlockPool, Moves};
 use super::request::{EOS_TOKEN_IDS_MAX, SamplingParams};
 use super::sequence::{Sequence, SequenceId, Sequences, StreamId};
 use super::speculation::UNKNOWN;
 use crate::plan::Tail;
 use crate::plan::inputs::{
-    BatchInputs, BiasEntry, FEED, GroupInputs, NONE, PoolRow, Range, SampleRow, SequenceRows,
-    StateRows,
+    BatchInputs, BiasEntry, FEED, GroupInputs, IMAGE_ROW, NONE, PoolRow, Range, SampleRow,
+    SequenceRows, StateRows,
 };
 use std::collections::BTreeSet;
 
@@ -85,6 +86,8 @@ pub struct Batch {
     pub(super) moves: Moves,
     /// Adapters to write before the rows run.
     pub(super) adapters: Vec<AdapterLoad>,
+    /// Parts of images whose rows are to be computed and written before the rows run.
+    pub(super) tiles: Vec<TileLoad>,
 }
 
 /// Position of a token to draw, the offset of its mask, and the drafts before it.
@@ -415,6 +418,7 @@ impl Batch {
             );
             inputs.token_ids.push(FEED | sequence.feed_slot);
         }
+        place_images(row, sequence, &mut inputs.token_ids[row_start as usize..]);
         inputs.token_ids.extend_from_slice(drafts);
         for (group, arrays) in inputs.groups.iter_mut().enumerate() {
             self.flatten_table(
@@ -601,6 +605,20 @@ impl Batch {
             }),
             top_allowed: sequence.beam.is_some(),
         });
+    }
+}
+
+/// Replaces the tokens of a row that stand for images by rows of these.
+fn place_images(row: &Row, sequence: &Sequence, token_ids: &mut [u32]) {
+    let end = row.start + row.count;
+    for (index, tile) in sequence.request.tiles.iter().enumerate() {
+        let first = tile.start.max(row.start);
+        for position in first..tile.end().min(end) {
+            let rows = sequence.image_rows.get(index).and_then(Option::as_ref);
+            let rows = rows.expect("the rows of an image live until its tokens are computed");
+            let image_row = rows[(position - tile.start) as usize];
+            token_ids[(position - row.start) as usize] = IMAGE_ROW | image_row;
+        }
     }
 }
 

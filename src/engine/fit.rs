@@ -13,6 +13,7 @@ use super::draft_plan::DraftPlan;
 use super::sizes;
 use super::source::Source;
 use super::states;
+use super::tower_plan::TowerPlan;
 use crate::backend::layout::{Excess, Layout, PoolLayout};
 use crate::backend::{Capacity, Caps};
 use crate::config::Config;
@@ -24,6 +25,29 @@ use std::fmt;
 const MODEL_LEN_MIN: u32 = 2;
 /// How many times the pool size is doubled to find one that holds the whole context.
 const POOL_DOUBLINGS_MAX: u32 = 4;
+
+/// The plans of models that run beside a model, on the same device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside<'a> {
+    /// A draft model.
+    pub draft: Option<&'a DraftPlan>,
+    /// A tower.
+    pub tower: Option<&'a TowerPlan>,
+}
+
+impl Beside<'_> {
+    /// The buffers of a model, and of those beside it.
+    fn layouts(&self, model: &Plan, capacity: &Capacity, caps: &Caps) -> Vec<Layout> {
+        let draft = self
+            .draft
+            .map(|draft| Layout::new(&draft.plan, capacity, caps));
+        let tower = self
+            .tower
+            .map(|tower| Layout::new(&tower.plan, &tower.capacity, caps));
+        let own = Layout::new(model, capacity, caps);
+        [Some(own), draft, tower].into_iter().flatten().collect()
+    }
+}
 
 /// What fits on a device: one model with one set of settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,16 +102,13 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Computes what fits on a device with these capabilities, with a draft model if there is one.
-    pub fn new(config: &Config, model: &Plan, draft: Option<&DraftPlan>, caps: &Caps) -> Self {
+    /// Computes what fits on a device with these capabilities, with other models beside it.
+    pub fn new(config: &Config, model: &Plan, beside: Beside<'_>, caps: &Caps) -> Self {
         let config = &states::adapted(config, model);
-        let joined = draft.map(|draft| draft.joined(model));
+        let joined = beside.draft.map(|draft| draft.joined(model));
         let plan = joined.as_ref().unwrap_or(model);
         let capacity = sizes::capacity(config, plan, caps);
-        let layouts: Vec<_> = std::iter::once(model)
-            .chain(draft.map(|draft| &*draft.plan))
-            .map(|plan| Layout::new(plan, &capacity, caps))
-            .collect();
+        let layouts = beside.layouts(model, &capacity, caps);
         let excess = layouts.iter().find_map(|layout| layout.excess.clone());
         let excess = excess.or_else(|| least_pool_excess(plan, &capacity, caps));
         let requested = sizes::model_len_requested(config, plan);
@@ -326,12 +347,12 @@ impl FitReport {
     pub fn new(
         source: &impl Source,
         plan: &Plan,
-        draft: Option<&DraftPlan>,
+        beside: Beside<'_>,
         config: &Config,
         caps: &Caps,
     ) -> Self {
         let wanted = Wanted {
-            draft,
+            beside,
             config,
             caps,
         };
@@ -407,14 +428,14 @@ impl FitReport {
 /// The requested settings, for other forms of the model.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
-    draft: Option<&'a DraftPlan>,
+    beside: Beside<'a>,
     config: &'a Config,
     caps: &'a Caps,
 }
 
 impl Wanted<'_> {
     fn fit(&self, plan: &Plan) -> Fit {
-        Fit::new(self.config, plan, self.draft, self.caps)
+        Fit::new(self.config, plan, self.beside, self.caps)
     }
 
     /// `change` plus 8-bit keys and values, if the whole context does not fit and this allows a longer one.

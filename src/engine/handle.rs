@@ -11,7 +11,7 @@ pub use crate::model::pooled::{PooledLayer, Squash, through};
 pub use crate::plan::figures::Figures;
 
 use super::DeviceQueue;
-use super::request::{BeamRoom, Event, Pooling, Request, RequestError, SubmitError};
+use super::request::{BeamRoom, Event, ImageRoom, Pooling, Request, RequestError, SubmitError};
 use crate::model::adapters::AdapterLayout;
 use futures_channel::mpsc;
 use futures_util::{Stream, StreamExt};
@@ -161,6 +161,8 @@ pub struct EngineInfo {
     pub beam_room: BeamRoom,
     /// Which matrices adapters may change, if there is room for any.
     pub adapters: Option<Arc<AdapterLayout>>,
+    /// What images it reads, if it does.
+    pub images: Option<ImageRoom>,
 }
 
 /// Checks that a request asks for what the model can do.
@@ -263,6 +265,7 @@ impl EngineHandle {
         let info = self.info().ok_or(SubmitError::Loading)?;
         check_fits(&request, info)?;
         request.check(info.vocab, info.max_model_len)?;
+        request.check_tiles(info.images.as_ref())?;
         request.check_beams(info.max_num_seqs, &info.beam_room)?;
         request.params = request.params.normalized();
         let limit = self.shared.queue_requests_max;

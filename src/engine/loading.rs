@@ -5,14 +5,17 @@ use super::disk::{Disk, Form};
 use super::draft_model::DraftModel;
 use super::draft_plan::DraftPlan;
 use super::fingerprint::Samples;
-use super::fit::{Fit, FitReport};
+use super::fit::{Beside, Fit, FitReport};
 use super::handle::EngineInfo;
 use super::loaded::{LoadedPlan, Progress, StartError, upload};
 use super::memory::{DiskUse, MemoryLimits, TierLimits};
+use super::others::Others;
 use super::predictor::add_predictor;
 use super::scheduler::Limits;
 use super::sizes;
 use super::source::Source;
+use super::tower::{self, Tower};
+use super::tower_plan::TowerPlan;
 use super::{states, whole};
 use crate::backend::{Backend, BackendError, Capacity};
 use crate::config::{Config, ConfigError, SpeculationMethod};
@@ -94,10 +97,39 @@ impl<B: Backend, S: Source> Drafting<B, S> {
     }
 }
 
+/// A tower on its way to a device of its own.
+pub(super) struct Towering<B, S> {
+    part: Part<B, S>,
+    plan: TowerPlan,
+}
+
+impl<B: Backend, S: Source> Towering<B, S> {
+    /// Records a tower, and makes room for its rows in the model.
+    fn record((backend, mut source): (B, S), model: &mut S, rows: u32) -> Result<Self, StartError> {
+        let tile = source.tile_patches().unwrap_or(1);
+        source.reserve_patches(TowerPlan::patches(tile));
+        model.reserve_image_rows(rows);
+        let part = Part::record(backend, source)?;
+        let plan = TowerPlan::new(part.plan.clone(), tile);
+        Ok(Self { part, plan })
+    }
+
+    /// The loaded tower.
+    pub(super) fn finish(self) -> Tower<B, S> {
+        let TowerPlan { plan, capacity, .. } = self.plan;
+        Tower {
+            backend: self.part.backend,
+            source: self.part.source,
+            loaded: LoadedPlan::new(plan, capacity, Vec::new()),
+        }
+    }
+}
+
 /// A model on its way to a device, with its draft model, and whom to tell about it.
 pub(super) struct Loading<B, S, P> {
     pub(super) model: Part<B, S>,
     pub(super) draft: Option<Drafting<B, S>>,
+    pub(super) tower: Option<Towering<B, S>>,
     /// The settings that hold for this model.
     pub(super) config: Config,
     pub(super) progress: P,
@@ -110,15 +142,20 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
     pub(super) fn record(
         backend: B,
         mut source: S,
-        draft: Option<(B, S)>,
+        Others { draft, tower }: Others<(B, S)>,
         config: &Config,
         mut progress: P,
     ) -> Result<Self, StartError> {
+        tower::check(tower.is_some(), draft.is_some())?;
         if let Some(tokens) = config.max_model_len {
             source.limit_context(tokens);
         }
         add_predictor(config, &mut source)?;
         let adapters = sizes::adapter_room(config).and_then(|room| source.reserve_adapters(room));
+        let rows = config.max_image_rows;
+        let tower = tower
+            .map(|tower| Towering::record(tower, &mut source, rows))
+            .transpose()?;
         let model = Part::record(backend, source)?;
         whole::check(config, draft.is_some(), &model.plan)?;
         let config = &whole::adapted(config, &model.plan);
@@ -134,6 +171,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
         Ok(Self {
             model,
             draft,
+            tower,
             config: adapted,
             progress,
             adapters: adapters.map(Arc::new),
@@ -152,8 +190,11 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             source,
             plan,
         } = &self.model;
-        let draft = self.draft.as_ref().map(|draft| &draft.plan);
-        let report = FitReport::new(source, plan, draft, &self.config, backend.caps());
+        let beside = Beside {
+            draft: self.draft.as_ref().map(|draft| &draft.plan),
+            tower: self.tower.as_ref().map(|tower| &tower.plan),
+        };
+        let report = FitReport::new(source, plan, beside, &self.config, backend.caps());
         if !report.requested.fits() {
             return Err(StartError::DoesNotFit(Box::new(report)));
         }
@@ -187,6 +228,10 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
         self.model.load(&fit.capacity).await?;
         if let Some(draft) = &mut self.draft {
             draft.part.load(&fit.capacity).await?;
+        }
+        if let Some(Towering { part, plan }) = &mut self.tower {
+            part.load(&plan.capacity).await?;
+            part.allocate_pool(&[]).await?;
         }
         let is_guess = sizes::is_guess(&self.config, self.model.backend.caps());
         let mut blocks = fit.blocks.clone();
@@ -223,12 +268,18 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
         if let Some(draft) = &mut self.draft {
             draft.part.upload(&mut self.progress).await?;
         }
+        if let Some(tower) = &mut self.tower {
+            tower.part.upload(&mut self.progress).await?;
+        }
         Ok(samples)
     }
 
     /// Compiles the kernels.
     pub(super) async fn warm_up(&mut self) -> Result<(), BackendError> {
         self.model.warm_up(&mut self.progress).await?;
+        if let Some(tower) = &mut self.tower {
+            tower.part.warm_up(&mut self.progress).await?;
+        }
         match &mut self.draft {
             Some(draft) => draft.part.warm_up(&mut self.progress).await,
             None => Ok(()),
@@ -263,6 +314,11 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             sequences_max: capacity.sequences_max,
             feed_slots: capacity.feed_slots,
             adapter_slots: config.max_loras,
+            image_rows: plan.image_row_count(),
+            patches_max: self
+                .tower
+                .as_ref()
+                .map_or(0, |tower| tower.plan.capacity.tokens_max),
             table_entries_max: capacity.table_entries_max,
             history_max: capacity.history_max,
             bias_max: capacity.bias_max,
@@ -395,6 +451,10 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
                 .map_or(0, |settings| settings.num_speculative_tokens),
             beam_room: limits.beam_room(),
             adapters: self.adapters.clone(),
+            images: self
+                .tower
+                .as_ref()
+                .map(|tower| tower.plan.room(plan.image_row_count())),
         }
     }
 }

@@ -18,10 +18,12 @@ mod draft_report;
 mod fingerprint;
 pub mod fit;
 pub mod handle;
+mod images;
 mod loaded;
 mod loading;
 pub mod memory;
 mod mover;
+mod others;
 mod predicted;
 mod predictor;
 pub mod request;
@@ -34,17 +36,21 @@ mod start;
 mod states;
 mod stats;
 mod streams;
+mod tower;
+mod tower_plan;
 mod whole;
 
 pub use device_queue::DeviceQueue;
 pub use draft_plan::{DraftError, DraftPlan};
 pub use loaded::{Progress, StartError};
+pub use others::Others;
 pub use predictor::add_predictor;
 pub use sizes::adapter_room;
 pub use source::Source;
 #[doc(hidden)]
 pub use start::Extras;
-pub use start::{spawn, spawn_with_draft};
+pub use start::{spawn, spawn_with};
+pub use tower_plan::TowerPlan;
 
 use crate::backend::{Backend, BackendError};
 use crate::config::Config;
@@ -62,6 +68,7 @@ use crate::engine::scheduler::Scheduler;
 
 use crate::engine::device_queue::DeviceLease;
 use crate::engine::streams::Streams;
+use crate::engine::tower::Tower;
 use crate::model::Model;
 use crate::plan::inputs::BatchInputs;
 use crate::platform::{self, Instant};
@@ -100,6 +107,7 @@ pub struct Engine<B: Backend, S: Source = Model> {
     loaded: LoadedPlan,
     draft: Option<DraftModel<B, S>>,
     predictor: Option<Predictor>,
+    tower: Option<Tower<B, S>>,
     scheduler: Scheduler,
     in_flight: VecDeque<InFlight<B>>,
     /// Of a device that other engines use too; held while steps are in flight.
@@ -283,6 +291,10 @@ impl<B: Backend, S: Source> Engine<B, S> {
             self.scheduler.drop_adapters(&batch);
             return self.refuse(&batch, error);
         }
+        if let Err(error) = self.compute_images(&batch).await {
+            self.scheduler.drop_images(&batch);
+            return self.refuse(&batch, error);
+        }
         let saves = match self
             .mover
             .start(&mut self.backend, &batch, self.in_flight.is_empty())
@@ -330,6 +342,15 @@ impl<B: Backend, S: Source> Engine<B, S> {
             }
         }
         Ok(())
+    }
+
+    /// Computes the rows of images that a batch is the first to read.
+    async fn compute_images(&mut self, batch: &Batch) -> Result<(), BackendError> {
+        let pool = self.loaded.plan().image_rows();
+        match self.tower.as_mut().zip(pool) {
+            Some((tower, pool)) => tower.compute(&batch.tiles, &mut self.backend, pool).await,
+            None => Ok(()),
+        }
     }
 
     /// Has the draft model guess the drafts that a step is to verify. If it fails, the step goes on without them.
@@ -586,6 +607,14 @@ impl<B: Backend, S: Source> Engine<B, S> {
                 loaded,
                 ..
             } = draft;
+            loaded.bring_back(backend, source).await?;
+        }
+        if let Some(Tower {
+            backend,
+            source,
+            loaded,
+        }) = &mut self.tower
+        {
             loaded.bring_back(backend, source).await?;
         }
         Ok(())

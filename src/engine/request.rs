@@ -19,6 +19,8 @@ pub struct Request {
     pub prompt: Arc<[u32]>,
     /// The first token of the second text of a pair, of a model that tells them apart.
     pub second_text: Option<u32>,
+    /// Parts of images, in the order of the tokens that stand for them.
+    pub tiles: Arc<[Tile]>,
     /// How to sample the continuation.
     pub params: SamplingParams,
     /// Prompts with different salts never share cached blocks.
@@ -48,6 +50,46 @@ pub struct Request {
     /// The answer as it is expected, token by token. With speculation, it is where the drafts of every choice come
     /// from; what it says never changes an answer.
     pub predicted: Option<Arc<[u32]>>,
+}
+
+/// A part of an image that the model's tower reads at once, and the tokens of the prompt that stand for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tile {
+    /// Position of the first of these tokens.
+    pub start: u32,
+    /// Number of these tokens: one for each row that the tower makes of it.
+    pub rows: u32,
+    /// Tells it from other tiles: those with equal digests have the same rows.
+    pub digest: [u8; 32],
+    /// `[patches × columns]`: what the tower reads of each patch.
+    pub patches: Arc<[f32]>,
+    /// Per patch: its index in the tower's table of positions.
+    pub positions: Arc<[u32]>,
+}
+
+impl Tile {
+    /// Position after the last of its tokens.
+    pub(super) fn end(&self) -> u32 {
+        self.start.saturating_add(self.rows)
+    }
+
+    /// Number of its patches.
+    pub(super) fn patch_count(&self) -> u32 {
+        u32::try_from(self.positions.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// What images a model reads, and how many rows of them it holds at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageRoom {
+    /// Rows of all images that are in use at once.
+    pub rows: u32,
+    /// Numbers of a patch.
+    pub columns: u32,
+    /// Patches of a tile at most, and of the table of positions.
+    pub patches: u32,
+    /// Patches that become one row.
+    pub merged: u32,
 }
 
 /// A digest of what a client proves who it is with.
@@ -550,6 +592,50 @@ impl Request {
             vocab,
         )?;
         self.check_without_prompt(vocab, max_model_len)
+    }
+
+    /// Checks the parts of its images: in order, within the prompt, of the form that the tower reads, and not more than
+    /// can be held.
+    pub(super) fn check_tiles(&self, room: Option<&ImageRoom>) -> Result<(), SubmitError> {
+        if self.tiles.is_empty() {
+            return Ok(());
+        }
+        let Some(room) = room else {
+            return invalid("images", "are given, but this model reads text only".into());
+        };
+        let mut end = 0;
+        for tile in self.tiles.iter() {
+            let count = tile.patch_count();
+            let is_whole = count.is_multiple_of(room.merged) && tile.rows == count / room.merged;
+            let is_known = tile
+                .positions
+                .iter()
+                .all(|position| *position < room.patches);
+            let numbers = u64::from(count) * u64::from(room.columns);
+            let is_form = tile.rows > 0 && count <= room.patches && is_whole && is_known;
+            if !is_form || tile.patches.len() as u64 != numbers || tile.start < end {
+                return invalid(
+                    "images",
+                    "are not of the form that the model's tower reads".into(),
+                );
+            }
+            end = tile.end();
+        }
+        if end as usize > self.prompt.len() {
+            return invalid(
+                "images",
+                "have more rows than the prompt has tokens for".into(),
+            );
+        }
+        let rows: u64 = self.tiles.iter().map(|tile| u64::from(tile.rows)).sum();
+        if rows > room.rows.into() {
+            let message = format!(
+                "have {rows} rows, but at most {} are held at once (max_image_rows)",
+                room.rows
+            );
+            return invalid("images", message);
+        }
+        Ok(())
     }
 
     /// The prompt as the embedding reads it: tokens of a second text are marked.

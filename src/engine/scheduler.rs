@@ -23,6 +23,7 @@ mod commit;
 mod counts;
 mod drafts;
 mod files;
+mod images;
 mod preempt;
 mod prefix;
 mod prompt_outputs;
@@ -40,7 +41,8 @@ pub use answer::Events;
 
 use super::adapters::AdapterPool;
 use super::batch::Batch;
-use super::memory::{BlockPool, Claim, Demand, Group, Memory, MemoryLimits};
+use super::images::ImagePool;
+use super::memory::{BlockPool, Claim, Demand, Group, Memory, MemoryLimits, Rates};
 use super::predicted::{Continued, Followers};
 use super::request::{PromptEvent, Request};
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, StreamId};
@@ -71,6 +73,10 @@ pub struct Limits {
     pub feed_slots: u32,
     /// Adapters that may be used at once; 0 if the plan has no slots for them.
     pub adapter_slots: u32,
+    /// Rows of images that are held at once; 0 if the model reads none.
+    pub image_rows: u32,
+    /// Patches of images that are computed before a step: more are left to later steps.
+    pub patches_max: u32,
     /// Maximum block-table entries per batch and KV group.
     pub table_entries_max: u32,
     /// Maximum penalty history entries per batch.
@@ -167,6 +173,12 @@ impl Scheduler {
             arrivals: 0,
             admitted: Vec::new(),
         }
+    }
+
+    /// The same scheduler with measured times that decide whether blocks move.
+    pub(super) fn with_rates(mut self, rates: Rates) -> Self {
+        self.queues.memory.set_rates(rates);
+        self
     }
 
     /// Queues a request; `streams` has one entry per choice. With `waits_for_host`, it gets no row while the id of its
@@ -274,6 +286,7 @@ impl Scheduler {
         } else {
             tokens_max.clamp(1, self.queues.limits.tokens_max)
         };
+        self.queues.release_computed_images();
         let mut builder = self.builder(tokens_max);
         let others = self.schedule_decodes(&mut builder);
         self.schedule_prefills(others, &mut builder);
@@ -293,6 +306,7 @@ impl Scheduler {
         let saves = self.queues.memory.save_some_finished();
         builder.batch.moves.saves.extend(saves);
         builder.batch.adapters = self.queues.adapters.take_loads();
+        builder.batch.tiles = self.queues.images.take_loads();
         self.queues.register_snapshots(&builder.batch);
         self.queues.counts.steps += 1;
         self.queues
@@ -481,6 +495,11 @@ impl Scheduler {
     /// The adapters of a batch were not written.
     pub fn drop_adapters(&mut self, batch: &Batch) {
         self.queues.adapters.drop_loads(&batch.adapters);
+    }
+
+    /// The rows of a batch's images were not written.
+    pub fn drop_images(&mut self, batch: &Batch) {
+        self.queues.images.drop_loads(&batch.tiles);
     }
 
     /// Asserts the invariants that hold between two steps.

@@ -8,7 +8,7 @@ use super::memory::Holding;
 pub use super::memory::SequenceId;
 use super::request::{
     Cached, ConstraintState, DraftReport, DraftSkip, Pooling, PrefixReport, Request,
-    SamplingParams, Token, Unsatisfiable, Usage,
+    SamplingParams, Tile, Token, Unsatisfiable, Usage,
 };
 use super::speculation::Drafter;
 use crate::plan::inputs::{HistoryEntry, NONE};
@@ -146,6 +146,8 @@ pub(super) struct Sequence {
     pub(super) feed_slot: u32,
     /// Slot of its adapter while it runs; 0 without adapter.
     pub(super) adapter_slot: u32,
+    /// While it runs: where the rows of each of its request's tiles are on the device, until their tokens are computed.
+    pub(super) image_rows: Vec<Option<Arc<[u32]>>>,
     /// Number of rows and draws of submitted steps that use this sequence.
     pub(super) in_flight: u32,
     pub(super) exit: Option<Exit>,
@@ -206,6 +208,7 @@ impl Sequence {
             holding,
             feed_slot: NONE,
             adapter_slot: 0,
+            image_rows: Vec::new(),
             in_flight: 0,
             exit: None,
             valid_from_step: 0,
@@ -257,6 +260,7 @@ impl Sequence {
             prefix_report: None,
             feed_slot: NONE,
             adapter_slot: 0,
+            image_rows: Vec::new(),
             in_flight: 0,
             pending: 0,
             preemptions: 0,
@@ -302,6 +306,12 @@ impl Sequence {
         std::iter::once(&self.choice)
             .chain(&self.forks)
             .map(|choice| choice.stream)
+    }
+
+    /// Its request's tiles whose rows it uses, with where these are.
+    pub(super) fn tiles_in_use(&self) -> impl Iterator<Item = (&Tile, &Arc<[u32]>)> {
+        let tiles = self.request.tiles.iter().zip(&self.image_rows);
+        tiles.filter_map(|(tile, rows)| Some((tile, rows.as_ref()?)))
     }
 
     /// Number of tokens whose ids are known.

@@ -29,6 +29,17 @@ pub trait Source {
         Ok(false)
     }
 
+    /// Makes room for rows of images, of a model that has a tower beside it, before anything is recorded.
+    fn reserve_image_rows(&mut self, _rows: u32) {}
+
+    /// Makes room in a tower for so many patches in a step, before anything is recorded.
+    fn reserve_patches(&mut self, _patches: u32) {}
+
+    /// Patches of a tile of a tower at most; `None`: it is no tower.
+    fn tile_patches(&self) -> Option<u32> {
+        None
+    }
+
     /// The model's plan; `activations` is the storage type of values between steps.
     fn record(&self, activations: Storage) -> Plan;
 
@@ -104,6 +115,19 @@ impl Source for Model {
 
     fn add_predictor(&mut self) -> Result<bool, LoadError> {
         Model::add_predictor(self)
+    }
+
+    fn reserve_image_rows(&mut self, rows: u32) {
+        Model::reserve_image_rows(self, rows);
+    }
+
+    fn reserve_patches(&mut self, patches: u32) {
+        Model::reserve_patches(self, patches);
+    }
+
+    fn tile_patches(&self) -> Option<u32> {
+        let spec = self.spec();
+        spec.tower.map(|_| spec.positions_max)
     }
 
     fn record(&self, activations: Storage) -> Plan {

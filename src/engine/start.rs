@@ -3,8 +3,9 @@
 use super::disk::{Disk, FolderDisk, Form, MemoryDisk, MemoryFiles};
 use super::handle::EngineInbox;
 use super::loaded::{LoadedPlan, Progress, StartError};
-use super::loading::Loading;
+use super::loading::{Loading, Towering};
 use super::mover::Mover;
+use super::others::Others;
 use super::predictor::Predictor;
 use super::scheduler::Scheduler;
 use super::source::Source;
@@ -21,8 +22,8 @@ use std::time::Duration;
 /// What an engine may be started with besides a device, a model and limits.
 #[doc(hidden)]
 pub struct Extras<B, S, D> {
-    /// A draft model on a device of its own.
-    pub draft: Option<(B, S)>,
+    /// Models beside it, each on a device of its own.
+    pub others: Others<(B, S)>,
     /// Every so many-th request needs host work between two tokens, as one with a grammar does; 0 for none.
     pub host_rows_every: u64,
     /// Opens the disk for blocks of this form.
@@ -38,21 +39,21 @@ impl<B: Backend, S: Source> Engine<B, S> {
         inbox: EngineInbox,
         progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
-        Self::start_with_draft(backend, model, None, config, inbox, progress).await
+        Self::start_beside(backend, model, Others::default(), config, inbox, progress).await
     }
 
-    /// [`Engine::start`] with a draft model, if there is one, on a device of its own of the same kind.
-    pub async fn start_with_draft(
+    /// [`Engine::start`] with other models, each on a device of its own of the same kind.
+    pub async fn start_beside(
         backend: B,
         model: S,
-        draft: Option<(B, S)>,
+        others: Others<(B, S)>,
         config: &Config,
         inbox: EngineInbox,
         progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
         config.check()?;
         let extras = Extras {
-            draft,
+            others,
             host_rows_every: 0,
             open_disk: |form: &Form| {
                 let disk = config
@@ -78,7 +79,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
     ) -> Result<Self, StartError> {
         config.check()?;
         let extras = Extras {
-            draft: None,
+            others: Others::default(),
             host_rows_every: 0,
             open_disk: |form: &Form| {
                 Ok(Some(
@@ -89,7 +90,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         Self::start_with(backend, model, extras, config, inbox, progress).await
     }
 
-    /// [`Engine::start_with_draft`] for the simulator: allows any block size, injects bugs, and has another disk.
+    /// [`Engine::start_beside`] for the simulator: allows any block size, injects bugs, and has another disk.
     #[doc(hidden)]
     pub async fn start_with(
         backend: B,
@@ -100,11 +101,11 @@ impl<B: Backend, S: Source> Engine<B, S> {
         progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
         let Extras {
-            draft,
+            others,
             host_rows_every,
             open_disk,
         } = extras;
-        let mut loading = Loading::record(backend, source, draft, config, progress)?;
+        let mut loading = Loading::record(backend, source, others, config, progress)?;
         let fit = loading.check_fit()?;
         let blocks = loading.allocate(&fit).await?;
         let samples = loading.upload().await?;
@@ -114,11 +115,10 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let disk = loading.open_disk(open_disk, &form, &mut limits)?;
         let info = loading.info(&fit, &limits);
         let mover = Mover::calibrated(&mut loading.model.backend, &limits).await?;
-        let mut scheduler = Scheduler::new(limits);
-        scheduler.memory_mut().set_rates(mover.rates);
         let Loading {
             model,
             draft,
+            tower,
             config,
             mut progress,
             ..
@@ -131,7 +131,8 @@ impl<B: Backend, S: Source> Engine<B, S> {
             predictor: Predictor::of(&loaded),
             loaded,
             draft,
-            scheduler,
+            tower: tower.map(Towering::finish),
+            scheduler: Scheduler::new(limits).with_rates(mover.rates),
             mover,
             disk,
             waits_for_disk: false,
@@ -148,14 +149,14 @@ impl<B: Backend, S: Source> Engine<B, S> {
             recoveries: 0,
             host_rows_every,
         };
-        engine.find_files().await;
-        engine.tell_found(fingerprint_took, &mut progress);
+        engine.look_on_disk(fingerprint_took, &mut progress).await;
         engine.inbox.set_ready(info);
         Ok(engine)
     }
 
-    /// Says what was found on disk, and what telling the model's blocks apart took.
-    fn tell_found(&self, fingerprint: Duration, progress: &mut impl FnMut(Progress)) {
+    /// Finds blocks on disk, and says how many, and what telling the model's blocks apart took.
+    async fn look_on_disk(&mut self, fingerprint: Duration, progress: &mut impl FnMut(Progress)) {
+        self.find_files().await;
         if let Some(disk) = &self.config.kv_disk {
             progress(Progress::Disk {
                 folder: disk.folder.clone(),
@@ -192,11 +193,11 @@ where
     )
 }
 
-/// [`spawn`] with a draft model, if there is one: opens the device once for each model.
-pub fn spawn_with_draft<B, S, F>(
+/// [`spawn`] with other models beside it: opens the device once for each model.
+pub fn spawn_with<B, S, F>(
     open: F,
     model: S,
-    draft: Option<S>,
+    others: Others<S>,
     config: Config,
     inbox: EngineInbox,
     progress: impl FnMut(Progress) + Send + 'static,
@@ -210,9 +211,9 @@ where
         "folio-engine",
         move || async move {
             let backend = open().map_err(StartError::from)?;
-            let opened = draft.map(|draft| Ok((open()?, draft))).transpose();
-            let draft = opened.map_err(|error: BackendError| StartError::from(error))?;
-            Engine::start_with_draft(backend, model, draft, &config, inbox, progress)
+            let others = others.try_map(|other| Ok((open()?, other)));
+            let others = others.map_err(|error: BackendError| StartError::from(error))?;
+            Engine::start_beside(backend, model, others, &config, inbox, progress)
                 .await?
                 .run()
                 .await

@@ -94,6 +94,24 @@ impl Model {
         })
     }
 
+    /// Opens the tower of the model in a folder, as a model of its own; `None` if it has none that is known.
+    pub fn open_tower(folder: &Path, access: FileAccess) -> Result<Option<Self>, LoadError> {
+        let label = folder.join("config.json").display().to_string();
+        let read = |name: &str| platform::read_file(&folder.join(name), CONFIG_BYTES_MAX);
+        let config_json =
+            read("config.json").map_err(|error| LoadError::unreadable(&label, &error))?;
+        let text = ModelSpec::from_json(&label, &config_json)?;
+        let Some(spec) = ModelSpec::tower_from_json(&label, &config_json, &text)? else {
+            return Ok(None);
+        };
+        let source = Box::new(Safetensors::open(folder, access)?);
+        let source = prequantized::unpacked(&[(&label, &config_json)], source)
+            .now_or_never()
+            .expect("files are read at once")?;
+        let generation = GenerationDefaults::new(&spec, "generation_config.json", None)?;
+        Self::new(spec, generation, source).map(Some)
+    }
+
     /// A model from GGUF. Take tokenizer and template from [`Gguf::texts`] first.
     pub fn from_gguf(gguf: Gguf) -> Result<Self, LoadError> {
         let spec = gguf.spec()?;
@@ -306,6 +324,21 @@ impl Model {
             positions_max,
             ..self.spec.clone()
         });
+    }
+
+    /// Makes room in the plan for so many rows of images, of a tower. They are rows of
+    /// [`Plan::image_rows`](crate::plan::Plan::image_rows).
+    pub fn reserve_image_rows(&mut self, rows: u32) {
+        self.weights
+            .reserve(decoder::IMAGE_ROWS, rows, self.spec.hidden);
+    }
+
+    /// Makes room in the plan of a tower for so many patches in a step.
+    pub fn reserve_patches(&mut self, patches: u32) {
+        if let Some(tower) = &self.spec.tower {
+            self.weights.reserve("patches", patches, tower.columns());
+            self.spec.vocab = patches;
+        }
     }
 
     /// Makes room for LoRA adapters in the plan. Returns which matrices they may change.

@@ -77,8 +77,9 @@ impl ModelSpec {
         }
     }
 
-    /// Reads the config of a text model, as the row of its family says; `whole` is the config that it is a part of.
-    fn of_family(
+    /// Reads the config of a text model or a tower, as the row of its family says; `whole` is the config that it is a
+    /// part of.
+    pub(super) fn of_family(
         family: &Family,
         whole: &ConfigReader<'_>,
         config: &ConfigReader<'_>,
@@ -94,6 +95,7 @@ impl ModelSpec {
         Ok(Self {
             architecture: family.architecture,
             classes: None,
+            tower: None,
             vocab,
             positions_max,
             hidden: heads.hidden,

@@ -13,6 +13,7 @@ mod predictor;
 mod recorder;
 mod rows;
 mod state;
+mod tower;
 
 use super::layer_weight::LayerWeight;
 use super::predictor::Predictor;
@@ -22,9 +23,12 @@ use crate::plan::{
     BufferId, CopyBlocks, Embed, GatherRows, MatMul, Plan, Pool, RmsNorm, Rope, RowId, Sample,
     ScaleLogits, Step, Storage, Tail, WeightId,
 };
-use buffers::{Buffers, HeadBuffers, PredictorBuffers};
+use buffers::{Buffers, HeadBuffers, PredictorBuffers, TowerBuffers};
 use recorder::Recorder;
 use std::ops::Range;
+
+/// The weight of a decoder whose rows are those of images.
+pub(super) const IMAGE_ROWS: &str = "image_rows";
 
 /// Records the plan of a model, and that of its predictor if it has to draft.
 pub(super) fn record(
@@ -51,20 +55,23 @@ pub(super) fn record(
     recorder.record_ropes();
     recorder.slopes = spec.attention.alibi.then(|| recorder.weight("slopes"));
 
-    let table = recorder.weight("embedding");
     let mut body = Vec::new();
     if !spec.is_encoder() {
         body.push(Step::CopyBlocks(CopyBlocks));
     }
-    recorder.embed(&mut body, &buffers, table);
+    let table = recorder.embed(&mut body, &buffers);
+    let look_ups = body.clone();
     recorder.layer_embeddings(&mut body, &buffers);
     recorder.record_layers(&mut body, &buffers, 0..spec.layers.len());
     recorder.plan.body = body;
-    recorder.tails(&buffers, table);
+    match buffers.tower {
+        Some(tower) => recorder.merge(&buffers, tower),
+        None => recorder.tails(&buffers, table),
+    }
     if let Some(predictor) = predictor {
         let own = PredictorBuffers::new(&mut recorder.plan, spec.hidden, activations);
         recorder.spec = &predictor.spec;
-        recorder.predictor(&buffers, own, predictor.first, table);
+        recorder.predictor(&buffers, own, predictor.first, look_ups);
     }
     recorder.plan
 }
@@ -83,8 +90,9 @@ impl Recorder<'_> {
         }
     }
 
-    /// Records the look-up of tokens, and of their positions and types in models that have tables of these.
-    fn embed(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, table: WeightId) {
+    /// Records the look-up of tokens, or the product of patches; and the look-up of rows of images, positions and types
+    /// in models that have these. Returns the table of tokens or patches.
+    fn embed(&mut self, steps: &mut Vec<Step>, buffers: &Buffers) -> WeightId {
         let spec = self.spec;
         let out = match buffers.other {
             Some(other) if spec.norm.embedding => other,
@@ -100,7 +108,24 @@ impl Recorder<'_> {
                 out,
             })
         };
-        steps.push(look_up(table, RowId::Token, false));
+        let table = match buffers.tower {
+            Some(tower) => self.embed_patches(steps, tower, out),
+            None => {
+                let table = self.weight("embedding");
+                steps.push(look_up(table, RowId::Token, false));
+                table
+            }
+        };
+        if self.weights.has(IMAGE_ROWS) {
+            let table = self.weight(IMAGE_ROWS);
+            steps.push(Step::Embed(Embed {
+                table,
+                id: RowId::Image,
+                scale: 1.0,
+                accumulate: false,
+                out,
+            }));
+        }
         if let Some(first) = spec.first_position {
             let table = self.weight("positions");
             steps.push(look_up(table, RowId::Position(first), true));
@@ -115,6 +140,33 @@ impl Recorder<'_> {
                 ..self.norm(out, "embedding_norm", false, buffers.x)
             }));
         }
+        table
+    }
+
+    /// Records the product of the batch's patches, which the engine has written to a table.
+    fn embed_patches(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: TowerBuffers,
+        out: BufferId,
+    ) -> WeightId {
+        let table = self.weight("patches");
+        let (weight, bias) = (self.weight("patch"), self.weight("patch_bias"));
+        steps.push(Step::Embed(Embed {
+            table,
+            id: RowId::Token,
+            scale: 1.0,
+            accumulate: false,
+            out: buffers.patches,
+        }));
+        steps.push(Step::MatMul(MatMul {
+            x: buffers.patches,
+            weight,
+            bias: Some(bias),
+            accumulate: false,
+            out,
+        }));
+        table
     }
 
     /// Records what follows the last layer.

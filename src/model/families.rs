@@ -8,6 +8,9 @@ mod encoders;
 mod experts;
 mod newest;
 mod state;
+mod towers;
+
+pub(super) use towers::IDEFICS3_VISION;
 
 use super::config_reader::FieldNames;
 use super::rope::RopeOptions;

@@ -43,6 +43,7 @@ pub mod spec;
 mod stand_in;
 mod stored;
 mod tensor_names;
+mod tower;
 mod weights;
 
 pub use checkpoint::Model;

@@ -39,6 +39,8 @@ pub struct ModelSpec {
     pub texts: u32,
     /// A head for classes over an encoder.
     pub classes: Option<ClassesSpec>,
+    /// What makes an encoder the tower of a model that reads images.
+    pub tower: Option<TowerSpec>,
     /// Options of all norms.
     pub norm: NormSpec,
     /// Options of the attention scores and their projections.
@@ -78,6 +80,24 @@ pub struct ModelSpec {
     /// End tokens from `config.json`.
     pub eos_token_ids: Vec<u32>,
     pub(super) tensors: &'static TensorNames,
+}
+
+/// A tower: its rows are patches of images instead of tokens, and it merges them to rows for the decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TowerSpec {
+    /// Pixels of a patch's side; three numbers of each pixel.
+    pub patch: u32,
+    /// Consecutive rows that become one.
+    pub merged: u32,
+    /// Elements of the row that they become: the decoder's hidden size.
+    pub out: u32,
+}
+
+impl TowerSpec {
+    /// Columns of a row of a patch's numbers: zeros follow them, up to a multiple of 8.
+    pub fn columns(&self) -> u32 {
+        (3 * self.patch * self.patch).next_multiple_of(8)
+    }
 }
 
 /// Options shared by all norms of a model.

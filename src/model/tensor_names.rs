@@ -5,6 +5,7 @@ mod experts;
 mod newest;
 mod predictors;
 mod state;
+mod towers;
 
 use super::layer_weight::LayerWeight::{self, *};
 
@@ -20,6 +21,8 @@ pub(super) use state::{
     QWEN3_NEXT,
 };
 
+pub(super) use towers::IDEFICS3_VISION;
+
 /// The tensor names of a family. In names of a layer, `{}` is the layer's number.
 #[derive(Debug, PartialEq)]
 pub(super) struct TensorNames {
@@ -34,6 +37,9 @@ pub(super) struct TensorNames {
     pub(super) embedding_norm: [&'static str; 2],
     pub(super) positions: &'static str,
     pub(super) texts: &'static str,
+    /// Of towers, whose embedding is the product with patches: its bias, and the product of merged rows.
+    pub(super) patch_bias: &'static str,
+    pub(super) merge: &'static str,
     pub(super) layer: &'static [&'static [LayerNames]],
     /// Of layers that predict further tokens, in every way that is known; the first that a checkpoint has counts.
     pub(super) predictors: &'static [PredictorNames],
@@ -69,6 +75,8 @@ pub(super) enum Order {
     HeadValues,
     /// Up, then gate.
     UpFirst,
+    /// `[rows, channels, height, width]`: a row has the numbers of a patch, then zeros up to a multiple of 8 columns.
+    Patches,
     /// q, k and v; each head of q is followed by as many rows of its output's gate.
     GatedHeads,
     /// The input of a state: z, channels, gates.
@@ -322,6 +330,8 @@ pub(super) const HUGGING_FACE: TensorNames = TensorNames {
     embedding_norm: ["", ""],
     positions: "",
     texts: "",
+    patch_bias: "",
+    merge: "",
     layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP],
     predictors: &[],
 };
@@ -712,6 +722,8 @@ pub(super) enum Nesting {
     Plain,
     /// `model.…` is called `model.language_model.…`.
     Inner,
+    /// `model.…` is called `model.text_model.…`.
+    InnerText,
     /// Everything has the prefix `language_model.`.
     Outer,
     /// `model.…` lacks this prefix: saved from the class without a head, as embedding models are.
@@ -724,7 +736,13 @@ impl Nesting {
     /// The nesting with which `exists` knows `name`.
     pub(super) fn find(name: &str, exists: impl Fn(&str) -> bool) -> Self {
         let within = ["bert.", "roberta.", "new.", "model."].map(Self::Within);
-        let nestings = [Self::Plain, Self::Inner, Self::Outer, Self::Bare];
+        let nestings = [
+            Self::Plain,
+            Self::Inner,
+            Self::InnerText,
+            Self::Outer,
+            Self::Bare,
+        ];
         let mut nestings = nestings.into_iter().chain(within);
         nestings
             .find(|nesting| exists(&nesting.of(name)))
@@ -739,6 +757,7 @@ impl Nesting {
                 .or(name.strip_prefix("backbone.")),
         ) {
             (Self::Inner, Some(rest)) => format!("model.language_model.{rest}"),
+            (Self::InnerText, Some(rest)) => format!("model.text_model.{rest}"),
             (Self::Outer, _) => format!("language_model.{name}"),
             (Self::Bare, Some(rest)) => rest.into(),
             (Self::Within(prefix), _) => format!("{prefix}{name}"),

@@ -17,7 +17,7 @@ use super::predictor::Predictor;
 use super::source::{Element, TensorInfo, TensorSource};
 use super::spec::{GatedNormSpec, HeadNorms, ModelSpec};
 use super::tensor_names::{Nesting, Order};
-use crate::plan::{Plan, Section, WeightFormat, WeightId};
+use crate::plan::{Plan, Section, WeightFormat, WeightId, WeightSpec};
 use crate::platform;
 use bytes::Bytes;
 use part::Change;
@@ -40,6 +40,8 @@ enum Content {
     Vector(Vec<(Part, WeightFormat)>),
     /// Numbers computed from the config: a single row.
     Computed(Vec<f32>),
+    /// Zeros, until the engine writes rows between two steps.
+    Written,
 }
 
 /// A weight of the future plan.
@@ -127,6 +129,9 @@ impl WeightTable {
         table.compute_norms(spec);
         table.compute_head_norms(spec);
         table.compute_slopes(spec);
+        if let Some(tower) = &spec.tower {
+            table.reserve("patches", spec.vocab, tower.columns());
+        }
         Ok(table)
     }
 
@@ -177,6 +182,24 @@ impl WeightTable {
             }
         }
         Ok(())
+    }
+
+    /// Makes room for rows in f32 that the engine writes between two steps.
+    pub(super) fn reserve(&mut self, name: &str, rows: u32, columns: u32) {
+        let format = WeightFormat::F32;
+        let weight = Weight {
+            rows,
+            columns,
+            sections: vec![Section { rows, format }],
+            experts: 1,
+            content: Content::Written,
+        };
+        self.weights.insert(name.into(), weight);
+    }
+
+    /// Whether the table has a weight of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.weights.contains_key(name)
     }
 
     /// Computes the rotary frequencies of `spec`.
@@ -285,6 +308,7 @@ impl WeightTable {
                         .collect();
                     write(id, 0, row).map_err(UploadError::Write)?;
                 }
+                Content::Written => clear(id, spec, &mut write).map_err(UploadError::Write)?,
                 Content::Vector(parts) => {
                     let row = read_vector(source, parts).await?;
                     write(id, 0, row).map_err(UploadError::Write)?;
@@ -294,6 +318,10 @@ impl WeightTable {
                     for part in parts {
                         let mut write_part = |row: u32, rows| write(id, first_row + row, rows);
                         match part.0.order {
+                            Order::Patches => {
+                                upload_patches(source, part, weight.columns, &mut write_part)
+                                    .await?;
+                            }
                             Order::HeadKeys => {
                                 latent::upload_keys(source, part, &mut write_part).await?;
                             }
@@ -332,16 +360,43 @@ fn clear_slots<E>(
     first: usize,
     write: &mut impl FnMut(WeightId, u32, Bytes) -> Result<(), E>,
 ) -> Result<(), E> {
-    for (id, spec) in (0..).map(WeightId).zip(&plan.weights).skip(first) {
-        let row_bytes = spec.row_bytes_max();
-        let rows_max = u32::try_from(CHUNK_BYTES_MAX / row_bytes).map_or(1, |rows| rows.max(1));
-        for first_row in (0..spec.rows).step_by(rows_max as usize) {
-            let rows = (spec.rows - first_row).min(rows_max);
-            let zeros = vec![0; (u64::from(rows) * row_bytes) as usize];
-            write(id, first_row, zeros.into())?;
-        }
+    let mut slots = (0..).map(WeightId).zip(&plan.weights).skip(first);
+    slots.try_for_each(|(id, spec)| clear(id, spec, write))
+}
+
+/// Writes zeros to a weight.
+fn clear<E>(
+    id: WeightId,
+    spec: &WeightSpec,
+    write: &mut impl FnMut(WeightId, u32, Bytes) -> Result<(), E>,
+) -> Result<(), E> {
+    let row_bytes = spec.row_bytes_max();
+    let rows_max = u32::try_from(CHUNK_BYTES_MAX / row_bytes).map_or(1, |rows| rows.max(1));
+    for first_row in (0..spec.rows).step_by(rows_max as usize) {
+        let rows = (spec.rows - first_row).min(rows_max);
+        let zeros = vec![0; (u64::from(rows) * row_bytes) as usize];
+        write(id, first_row, zeros.into())?;
     }
     Ok(())
+}
+
+/// Uploads the product with patches, whose rows are longer than the stored ones.
+async fn upload_patches<E>(
+    source: &dyn TensorSource,
+    (part, stored): &(Part, WeightFormat),
+    columns: u32,
+    write: &mut impl FnMut(u32, Bytes) -> Result<(), E>,
+) -> Result<(), UploadError<E>> {
+    let numbers: u64 = part.shape[1..].iter().product();
+    let stored_bytes = stored.row_bytes(u32::try_from(numbers).expect("a patch is small"));
+    let all = stored_bytes * u64::from(part.stored_rows());
+    let bytes = source.read(&part.tensor, 0..all).await?;
+    let row_bytes = stored.row_bytes(columns) as usize;
+    let rows = bytes.chunks_exact(stored_bytes as usize).flat_map(|row| {
+        let zeros = std::iter::repeat_n(0, row_bytes - row.len());
+        row.iter().copied().chain(zeros)
+    });
+    write(0, rows.collect()).map_err(UploadError::Write)
 }
 
 /// Uploads the rows of one tensor. The chunks are the source's own, without a copy, unless elements change.

@@ -13,6 +13,9 @@ pub const FEED: u32 = 1 << 31;
 /// Marks the id of a token of the second text of a pair, whose token type is 1. Only models with a table of types have
 /// such tokens.
 pub const SECOND_TEXT: u32 = 1 << 30;
+/// Marks a token that stands for a part of an image: `IMAGE_ROW | row` has that row of
+/// [`Plan::image_rows`](super::Plan::image_rows) in place of an embedding.
+pub const IMAGE_ROW: u32 = 1 << 29;
 /// Maximum of [`SampleRow::top_logprobs`]. Beam search needs as many for 16 beams of a model whose answers end in many
 /// ways; a request that samples may ask for 20.
 pub const TOP_LOGPROBS_MAX: u32 = 256;
@@ -199,10 +202,10 @@ impl SampleRow {
     }
 }
 
-/// Token rows of one sequence whose final hidden states are summed.
+/// Token rows of one sequence whose final hidden states are summed, or rows that a tower has merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolRow {
-    /// First token row.
+    /// First row.
     pub row_start: u32,
     /// Number of consecutive rows, at least one.
     pub row_count: u32,
@@ -229,9 +232,9 @@ pub struct BiasEntry {
 /// One batch, flattened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchInputs {
-    /// Per token row: a token id, which [`SECOND_TEXT`] may mark, or [`FEED`]` | slot`.
+    /// Per token row: a token id, which [`SECOND_TEXT`] may mark, [`FEED`]` | slot` or [`IMAGE_ROW`]` | row`.
     pub token_ids: Vec<u32>,
-    /// Position of each token row in its sequence.
+    /// Position of each token row in its sequence. Where sequences are computed whole, they may come in any order.
     pub positions: Vec<u32>,
     /// Sequences of the batch; their rows cover all token rows in order.
     pub sequences: Vec<SequenceRows>,
@@ -245,7 +248,7 @@ pub struct BatchInputs {
     pub carried: Vec<u32>,
     /// One entry per KV group.
     pub groups: Vec<GroupInputs>,
-    /// Token rows whose hidden state goes through the LM head.
+    /// Token rows whose hidden state goes through the LM head, or that begin the runs that a tower merges.
     pub logits_rows: Vec<u32>,
     /// Tokens to draw, sorted by `logits_row`.
     pub samples: Vec<SampleRow>,
@@ -269,6 +272,12 @@ impl BatchInputs {
             (true, false) => Part::Adapted,
             (true, true) => Part::Model,
         }
+    }
+
+    /// Whether a token row stands for a row of an image.
+    pub fn has_image_rows(&self) -> bool {
+        let mut ids = self.token_ids.iter();
+        ids.any(|id| id & (FEED | IMAGE_ROW) == IMAGE_ROW)
     }
 }
 

@@ -241,6 +241,57 @@ impl Plan {
         pooled.unwrap_or(0)
     }
 
+    /// The table that tokens are looked up in. A tower's has the patches of a batch, which the engine writes before it.
+    pub fn token_table(&self) -> Option<WeightId> {
+        self.body.iter().find_map(|step| match step {
+            Step::Embed(Embed {
+                table,
+                id: RowId::Token,
+                ..
+            }) => Some(*table),
+            _ => None,
+        })
+    }
+
+    /// The pool of image rows, which the engine writes before the batch that has tokens of them; `None` if the plan
+    /// places no images.
+    pub fn image_rows(&self) -> Option<WeightId> {
+        self.body.iter().find_map(|step| match step {
+            Step::Embed(Embed {
+                table,
+                id: RowId::Image,
+                ..
+            }) => Some(*table),
+            _ => None,
+        })
+    }
+
+    /// Number of rows of the pool of image rows.
+    pub fn image_row_count(&self) -> u32 {
+        self.image_rows()
+            .map_or(0, |table| self.weight_spec(table).rows)
+    }
+
+    /// Maximum number of consecutive token rows that begin at one of a batch's logits rows and are gathered together.
+    pub fn gathered_run(&self) -> u32 {
+        let runs = self.steps().filter_map(|step| match step {
+            Step::GatherRows(GatherRows { x, out }) => {
+                let [from, to] = [*x, *out].map(|id| self.buffer_spec(id).columns);
+                Some(to / from.max(1))
+            }
+            _ => None,
+        });
+        runs.max().unwrap_or(1)
+    }
+
+    /// Whether the pool tail sums merged rows instead of token rows.
+    pub fn pools_merged_rows(&self) -> bool {
+        self.tail(Tail::Pool).iter().any(|step| match step {
+            Step::Pool(pool) => self.buffer_spec(pool.x).rows == Rows::Samples,
+            _ => false,
+        })
+    }
+
     /// Bytes of all weights as the device holds them.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.iter().map(WeightSpec::bytes).sum()

@@ -6,7 +6,7 @@ use super::fixture::{
     relative, sample_all,
 };
 use super::{RowKind, Shapes, matmul};
-use crate::plan::inputs::{FEED, SECOND_TEXT};
+use crate::plan::inputs::{FEED, IMAGE_ROW, SECOND_TEXT};
 use crate::plan::{
     Activation, BufferId, Embed, GatedActivation, Gates, NormOptions, RmsNorm, RowId, Rows, Sample,
     ScaleLogits, Step, Storage, Tail, Up, WeightFormat,
@@ -29,6 +29,9 @@ pub(super) fn fixtures(rows: RowKind, shapes: Shapes) -> Vec<Fixture> {
         for &columns in shapes.of(&[8, 40, 1000]) {
             fixtures.extend([RowId::Position(2), RowId::Text].map(|id| table(format, columns, id)));
         }
+    }
+    for &columns in shapes.of(&[8, 40, 1000]) {
+        fixtures.push(image_rows(storage, columns));
     }
     for format in DENSE {
         for &columns in shapes.of(&[8, 40, 1000, 4104]) {
@@ -105,6 +108,39 @@ fn table(format: WeightFormat, columns: u32, id: RowId) -> Fixture {
         }
         expect_rows(&fixture, &mut run, out, rows, relative(RELATIVE));
         add_to(&mut run, noise.values((rows * columns) as usize));
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// Tokens, and between them rows of images from another table.
+fn image_rows(storage: Storage, columns: u32) -> Fixture {
+    let mut fixture = Fixture::new("embed", format!("image rows to {storage:?}"));
+    let mut noise = Noise::new(&format!("image rows {columns}"));
+    let mut table = |name, rows| {
+        let values = noise.values((rows * columns) as usize);
+        fixture.weight(name, rows, WeightFormat::F32, &values)
+    };
+    let (tokens, images) = (table("tokens", 256), table("images", 50));
+    let out = fixture.buffer("out", Rows::Tokens, columns, storage);
+    for (table, id, scale) in [(tokens, RowId::Token, 2.5), (images, RowId::Image, 1.0)] {
+        fixture.push(Step::Embed(Embed {
+            table,
+            id,
+            scale,
+            accumulate: false,
+            out,
+        }));
+    }
+    for rows in [1, 17, 65] {
+        let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
+        for row in (0..rows).filter(|row| row % 3 == 1) {
+            run.inputs.token_ids[row as usize] = IMAGE_ROW | (row * 7 % 50);
+        }
+        if rows > 1 {
+            run.mutants.push(Mutant::SwapTokens(0, 1));
+        }
+        expect_rows(&fixture, &mut run, out, rows, relative(RELATIVE));
         fixture.runs.push(run);
     }
     fixture

@@ -12,7 +12,7 @@ use crate::plan::{CopyBlocks, GatherRows, KvFormat, Pool, Rows, Step, Storage, T
 
 /// All fixtures of these steps, with row buffers of `storage`.
 pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
-    let mut fixtures = vec![gather_rows(storage)];
+    let mut fixtures = vec![gather_rows(storage, 1), gather_rows(storage, 3)];
     for columns in shapes.of(&[8, 40, 1032]) {
         fixtures.push(pool(storage, *columns));
     }
@@ -20,25 +20,29 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
     fixtures
 }
 
-fn gather_rows(storage: Storage) -> Fixture {
-    let mut fixture = Fixture::new("gather_rows", format!("{storage:?}"));
+/// Single rows, or runs of some.
+fn gather_rows(storage: Storage, run_length: u32) -> Fixture {
+    let mut fixture = Fixture::new("gather_rows", format!("{storage:?}, {run_length} in a row"));
     let mut noise = Noise::new("gather_rows");
     let x = fixture.buffer("x", Rows::Tokens, 40, Storage::F32);
-    let out = fixture.buffer("out", Rows::Samples, 40, storage);
-    fixture.plan.vocab = 40;
+    let out = fixture.buffer("out", Rows::Samples, 40 * run_length, storage);
+    fixture.plan.vocab = 40 * run_length;
     fixture.plan.tails.push((
         Tail::Sample,
         sampled_tail(Step::GatherRows(GatherRows { x, out }), out, storage),
     ));
     for (rows, picked) in [
-        (1, vec![0]),
+        (run_length, vec![0]),
         (9, vec![8, 2, 2, 0]),
         (70, (0..70).rev().collect()),
     ] {
         let count = u32::try_from(picked.len()).expect("a few rows");
         let mut run = Run::new(format!("{count} of {rows} rows"), plain_batch(rows));
         run.inputs.token_ids.fill(0);
-        run.inputs.logits_rows = picked;
+        run.inputs.logits_rows = picked
+            .into_iter()
+            .map(|row| row.min(rows.saturating_sub(run_length)))
+            .collect();
         sample_all(&mut run.inputs);
         run.buffers.push((x, noise.values((rows * 40) as usize)));
         if count > 1 {

@@ -7,13 +7,14 @@
 //! their events into JSON chunks, and the chunks into a stream or a whole reply. `wire` has strict JSON, errors and
 //! server-sent events. Dropping the response drops the receivers, which is the only way to cancel a request.
 //!
-//! `docs/api.md` documents routes, fields and clients for users.
+//! `docs/api.md` documents routes, fields and clients for users. `images` reads what conversations show.
 //!
 //! Nothing here knows a device, a model's weights or the engine's thread; only [`socket`] (feature `server`) knows
 //! connections, timeouts and signals.
 
 pub(crate) mod counters;
 pub(crate) mod guards;
+pub(crate) mod images;
 mod local;
 pub(crate) mod parameters;
 pub(crate) mod reply;
@@ -25,6 +26,7 @@ pub(crate) mod stored;
 pub(crate) mod traces;
 pub(crate) mod wire;
 
+pub use images::ImageReader;
 pub use local::{LocalApi, LocalBody, LocalError, LocalEvents, LocalResponse};
 pub use parameters::read::nearest;
 pub use state::{

@@ -75,10 +75,45 @@ impl Literals {
     pub(super) fn mark_input(&self, input: &ChatInput<'_>) -> Option<Marked> {
         let needs = self.needs_marks(input.messages)
             || input.tools.is_some_and(|tools| self.needs_marks(tools));
-        needs.then(|| Marked {
+        needs.then(|| self.marked(input))
+    }
+
+    /// A marked copy of the conversation.
+    pub(super) fn marked(&self, input: &ChatInput<'_>) -> Marked {
+        Marked {
             messages: self.mark_value(input.messages),
             tools: input.tools.map(|tools| self.mark_value(tools)),
-        })
+        }
+    }
+
+    /// The text rendered from a marked conversation, with these texts in place of the special token `token`, one for
+    /// each time that the template wrote it. The number of times is the error if there are more texts or fewer.
+    pub(super) fn replace(
+        &self,
+        rendered: &str,
+        token: &str,
+        texts: &[String],
+    ) -> Result<String, usize> {
+        let mut replaced = String::with_capacity(rendered.len());
+        let (mut rest, mut count) = (rendered, 0);
+        while let Some(at) = rest.find(token) {
+            let (before, behind) = (&rest[..at], &rest[at + token.len()..]);
+            replaced.push_str(before);
+            // One mark is enough: a template may have cut off the other.
+            if before.ends_with(MARK) || behind.starts_with(MARK_END) {
+                replaced.push_str(token);
+            } else {
+                replaced.push_str(texts.get(count).map_or("", String::as_str));
+                count += 1;
+            }
+            rest = behind;
+        }
+        replaced.push_str(rest);
+        if count == texts.len() {
+            Ok(replaced)
+        } else {
+            Err(count)
+        }
     }
 
     /// Prepares the text rendered from a marked conversation for the second tokenizer: replaces the template's special

@@ -108,6 +108,14 @@ pub enum PromptError {
     /// The tokenizer failed.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The template does not show every image.
+    #[error("the chat template shows {shown} of {images} images")]
+    Images {
+        /// Images that the template shows.
+        shown: usize,
+        /// Images of the conversation.
+        images: usize,
+    },
 }
 
 impl TextModel {
@@ -197,6 +205,33 @@ impl TextModel {
     pub fn chat_text(&self, input: &ChatInput<'_>) -> Result<String, PromptError> {
         let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
         Ok(template.render(input)?)
+    }
+
+    /// [`Self::chat_prompt`] of a conversation with images: the template writes the special token `marker` for each of
+    /// them, in whose place these texts are encoded.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::chat_prompt`]; and if the template shows more images or fewer than there are texts.
+    pub fn chat_prompt_with_images(
+        &self,
+        input: &ChatInput<'_>,
+        marker: &str,
+        texts: &[String],
+    ) -> Result<Vec<u32>, PromptError> {
+        let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
+        let tokenizer = self.tokenizer.as_ref().ok_or(PromptError::NoTokenizer)?;
+        let marked = tokenizer.literals().marked(input);
+        let input = ChatInput {
+            messages: &marked.messages,
+            tools: marked.tools.as_ref(),
+            ..*input
+        };
+        let rendered = template.render(&input)?;
+        let images = texts.len();
+        let replaced = tokenizer.literals().replace(&rendered, marker, texts);
+        let replaced = replaced.map_err(|shown| PromptError::Images { shown, images })?;
+        Ok(tokenizer.encode_marked(&replaced)?)
     }
 
     /// Renders and encodes a conversation, without the tokenizer's added special tokens: the template writes its own.

@@ -220,6 +220,36 @@ fn special_strings_in_a_conversation_are_text() {
 }
 
 #[test]
+fn images_take_the_place_of_the_markers_that_a_template_writes() {
+    let text = with_template(
+        "{% for m in messages %}{% for part in m.content %}{% if part.type == 'image' %}{{ '<|endoftext|>' }}\
+         {% else %}{{ part.text }}{% endif %}{% endfor %}{% endfor %}",
+    );
+    let image = json!({"type": "image"});
+    let user = |parts: Value| json!([{"role": "user", "content": parts}]);
+    let typed = json!({"type": "text", "text": "a<|endoftext|>b"});
+    let prompt = |messages: &Value, texts: &[&str]| {
+        let texts: Vec<_> = texts.iter().map(|text| (*text).to_owned()).collect();
+        text.chat_prompt_with_images(&input(messages, None), "<|endoftext|>", &texts)
+    };
+    let ids = prompt(
+        &user(json!([image, typed, image])),
+        &["<|im_start|>x", "<|im_end|>"],
+    );
+    let ids = ids.expect("it encodes");
+    let shown = "<|im_start|>xa<|endoftext|>b<|im_end|>";
+    assert_eq!(decode(&text, &ids, false), shown);
+    let tokenizer = text.tokenizer.as_ref().expect("the demo has one");
+    let special = ids.iter().filter(|id| tokenizer.is_special(**id));
+    assert_eq!(special.count(), 2, "what a user types is text");
+    for texts in [&[][..], &["a"], &["a", "b", "c"]] {
+        let images = texts.len();
+        let error = prompt(&user(json!([image, image])), texts);
+        assert_eq!(error, Err(PromptError::Images { shown: 2, images }));
+    }
+}
+
+#[test]
 fn marks_leave_the_encoding_of_ordinary_text_alone() {
     let text = demo();
     let story = "Once upon a time <think>there</think> was  a fox.\n\n  \"Hello\", said 42 foxes!";

@@ -117,7 +117,8 @@ pub(crate) fn search(case: &Case, request: &Request) -> Search {
     let params = &request.params;
     let mut states = case.shape.plain_history(request);
     let mut is_valid = true;
-    let histories = request.prompt.iter().map(|&id| {
+    let seen = crate::images::seen_by_device(request).into_iter();
+    let histories = seen.map(|id| {
         is_valid = case.stays_valid(is_valid, states.position(), id);
         let state = states.push(id);
         is_valid.then_some(state)

@@ -1,7 +1,7 @@
 //! What the engine saves, and how it shares: floors over many seeds, so that bugs that cost only time are found too.
 
 use crate::for_seeds;
-use crate::world::{Arrival, BLOCK_BYTES, Case, Outcome, Random, Shape, run};
+use crate::world::{Arrival, BLOCK_BYTES, Case, Outcome, Random, Role, Shape, run};
 use folio::backend::fake::Script;
 use folio::config::Config;
 use folio::engine::request::{Request, SamplingParams};
@@ -135,6 +135,7 @@ fn quiet(seed: u64, sequences: u32, blocks: u64, arrivals: Vec<Arrival>) -> Case
         keeps_states: false,
         adapter_slots: 0,
         predicts: false,
+        role: Role::default(),
     };
     let config = Config {
         max_num_seqs: sequences,
@@ -154,6 +155,7 @@ fn quiet(seed: u64, sequences: u32, blocks: u64, arrivals: Vec<Arrival>) -> Case
         config,
         script,
         draft: None,
+        reads_images: false,
         host_rows_every: 0,
         arrivals,
     }

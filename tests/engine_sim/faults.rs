@@ -1,6 +1,6 @@
 //! What the engine does when its device fails, its thread panics, its queue is full, or it is asked to stop.
 
-use crate::world::{Arrival, Case, End, Random, Shape, case, check, expected, run};
+use crate::world::{Arrival, Case, End, Random, Role, Shape, case, check, expected, run};
 use crate::{for_seeds, pass};
 use folio::backend::fake::{FakeBackend, Script};
 use folio::config::Config;
@@ -23,6 +23,7 @@ fn shape() -> Shape {
         keeps_states: false,
         adapter_slots: 0,
         predicts: false,
+        role: Role::default(),
     }
 }
 
@@ -67,6 +68,7 @@ pub(crate) fn scripted(script: &str, arrivals: Vec<(u32, Request)>) -> Case {
         },
         script: script.parse().expect("a script of this test"),
         draft: None,
+        reads_images: false,
         host_rows_every: 0,
         arrivals: arrivals.into_iter().map(arrival).collect(),
     }

@@ -11,6 +11,7 @@ mod counters;
 mod deterministic;
 mod disk;
 mod faults;
+mod images;
 mod predictors;
 mod round_robin;
 mod rules;

@@ -7,7 +7,7 @@ use folio::backend::fake::FakeBackend;
 use folio::config::{Config, Speculation, SpeculationMethod};
 use folio::engine::handle::channel;
 use folio::engine::request::Event;
-use folio::engine::{Engine, Source};
+use folio::engine::{Engine, Others, Source};
 use folio::model::{Model, ModelSpec, UploadError};
 use folio::plan::{Plan, Storage, WeightId};
 use folio::platform::block_on;
@@ -199,9 +199,12 @@ fn a_slow_draft_model_has_shorter_chunks() {
         let (handle, inbox) = channel(config.queue_requests_max);
         let [device, draft] = ["", script]
             .map(|script| FakeBackend::new(script.parse().expect("a script of this test")));
-        let draft = Some((draft, Planned::new(2100)));
+        let others = Others {
+            draft: Some((draft, Planned::new(2100))),
+            tower: None,
+        };
         let start =
-            Engine::start_with_draft(device, Planned::new(2100), draft, &config, inbox, |_| {});
+            Engine::start_beside(device, Planned::new(2100), others, &config, inbox, |_| {});
         let engine = block_on(start).expect("the models fit");
         let _receivers = handle
             .submit(request(0, 2000, 1))

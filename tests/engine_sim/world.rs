@@ -7,7 +7,7 @@ pub(crate) use cases::case;
 
 use crate::adapters::matrix;
 use crate::watched::{Watched, watch};
-use crate::{beams, rules, speculation};
+use crate::{beams, images, rules, speculation};
 use folio::backend::BackendError;
 use folio::backend::fake::{self, FakeBackend, PlainHistory, Script};
 use folio::config::Config;
@@ -19,7 +19,7 @@ use folio::engine::request::{
 };
 use folio::engine::scheduler::{Phase, Scheduler};
 use folio::engine::sequence::StreamId;
-use folio::engine::{Engine, EngineEnd, Extras, Source};
+use folio::engine::{Engine, EngineEnd, Extras, Others, Source};
 use folio::model::{LoadError, UploadError};
 use folio::plan::inputs::{BiasEntry, DrawParams, HistoryEntry, SampleRow};
 use folio::plan::{
@@ -69,6 +69,18 @@ pub(crate) struct Shape {
     pub(crate) adapter_slots: u32,
     /// Whether layers that predict further tokens were asked for.
     pub(crate) predicts: bool,
+    pub(crate) role: Role,
+}
+
+/// What a model does with images.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Role {
+    #[default]
+    Text,
+    /// Has so many rows of them.
+    ReadsImages(u32),
+    /// Turns so many of their patches in a step into rows.
+    Tower(u32),
 }
 
 impl Shape {
@@ -117,7 +129,22 @@ impl Source for Shape {
         Ok(true)
     }
 
+    fn reserve_image_rows(&mut self, rows: u32) {
+        self.role = Role::ReadsImages(rows);
+    }
+
+    fn reserve_patches(&mut self, patches: u32) {
+        self.role = Role::Tower(patches);
+    }
+
+    fn tile_patches(&self) -> Option<u32> {
+        matches!(self.role, Role::Tower(_)).then_some(images::TILE)
+    }
+
     fn record(&self, _: Storage) -> Plan {
+        if let Role::Tower(patches) = self.role {
+            return images::tower(patches);
+        }
         let groups = self
             .windows
             .iter()
@@ -129,7 +156,7 @@ impl Source for Shape {
             head_dim: 8,
             latent: false,
         };
-        let plan = Plan {
+        let mut plan = Plan {
             kv_groups: groups,
             kv_layers: (0..self.windows.len() as u32).map(layer).collect(),
             state_layers: if self.keeps_states {
@@ -141,6 +168,9 @@ impl Source for Shape {
             positions_max: self.model_len,
             ..Plan::default()
         };
+        if let Role::ReadsImages(rows) = self.role {
+            images::add_rows(&mut plan, rows);
+        }
         let plan = Plan {
             predictor: self.predicts.then(|| {
                 Arc::new(Plan {
@@ -189,6 +219,8 @@ pub(crate) struct Case {
     pub(crate) script: Script,
     /// The draft model and its device, if drafts come from one.
     pub(crate) draft: Option<(Shape, Script)>,
+    /// Whether a tower reads images for the model.
+    pub(crate) reads_images: bool,
     pub(crate) host_rows_every: u64,
     pub(crate) arrivals: Vec<Arrival>,
 }
@@ -254,8 +286,15 @@ pub(crate) fn run_with(case: &Case, disk: impl FnOnce(&Form) -> Option<Box<dyn D
         .draft
         .as_ref()
         .map(|(shape, script)| (device(script), shape.clone()));
+    let tower = case.reads_images.then(|| {
+        let shape = Shape {
+            role: Role::Tower(0),
+            ..case.shape.clone()
+        };
+        (device(&Script::default()), shape)
+    });
     let extras = Extras {
-        draft,
+        others: Others { draft, tower },
         host_rows_every: case.host_rows_every,
         open_disk: |form: &Form| Ok(disk(form)),
     };
@@ -536,7 +575,8 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
         let history = plain.push(id);
         is_valid.then_some(history)
     };
-    let of_prompt: Vec<_> = tokens.iter().map(|&id| history_with(id)).collect();
+    let seen = images::seen_by_device(request).into_iter();
+    let of_prompt: Vec<_> = seen.map(&mut history_with).collect();
     let mut last = of_prompt[of_prompt.len() - 1];
     let (told, sound) = told(case, request, &of_prompt);
     let mut state = params
@@ -819,6 +859,7 @@ fn shareable_tokens(case: &Case, index: usize) -> u32 {
         .filter(|&(other, _)| other != index);
     let whose = |request: &Request| (request.cache_owner, request.cache_salt.clone());
     let same = others.filter(|(_, other)| whose(&other.request) == whose(request));
+    let own = images::seen_by_device(request);
     let common = same.flat_map(|(_, other)| {
         let answers: Vec<_> = match other.request.params.beams {
             Some(_) => beams::search(case, &other.request).explored,
@@ -827,10 +868,10 @@ fn shareable_tokens(case: &Case, index: usize) -> u32 {
                 .collect(),
         };
         answers.into_iter().chain([Vec::new()]).map(|answer| {
-            let tokens = [&other.request.prompt[..], &answer].concat();
+            let tokens = [images::seen_by_device(&other.request), answer].concat();
             tokens
                 .iter()
-                .zip(request.prompt.iter())
+                .zip(&own)
                 .take_while(|(left, right)| left == right)
                 .count() as u32
         })

@@ -16,6 +16,7 @@ mod faults;
 mod fields;
 mod grammars;
 mod harness;
+mod images;
 mod infill;
 mod llama;
 mod llama_server;

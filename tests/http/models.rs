@@ -122,6 +122,7 @@ pub(crate) fn source_of(
         Ok(LoadedModel {
             engine: handle,
             text: demo_text(),
+            images: None,
             defaults: params(),
             draw_defaults: DrawDefaults::default(),
             end: Box::new(end),

@@ -8,7 +8,7 @@ use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions, usual_allocation};
 use folio::backend::{Backend, BackendError, BlockRef, Capacity, Caps, GivenTimes};
 use folio::config::Config;
-use folio::engine::fit::Fit;
+use folio::engine::fit::{Beside, Fit};
 use folio::engine::{Engine, Progress, StartError, handle};
 use folio::model::{Model, ModelSpec};
 use folio::plan::inputs::{BatchInputs, Results};
@@ -107,7 +107,7 @@ fn golden(name: &str) -> Model {
 /// Computes the fit, starts an engine, compares both, and returns the fit.
 fn prove<B: Backend>(name: &str, backend: B, model: Model, config: &Config) -> Fit {
     let plan = model.record(backend.caps().activations);
-    let fit = Fit::new(config, &plan, None, backend.caps());
+    let fit = Fit::new(config, &plan, Beside::default(), backend.caps());
     let stored_bytes = plan.weight_bytes();
     let witness = Witness::new(backend);
     let told = witness.told.clone();
@@ -261,7 +261,7 @@ fn more_kv_groups_than_the_kernels_know_are_found_before_loading() {
             window: Some(Window::Last(window)),
         })
         .collect();
-    let fit = Fit::new(&Config::default(), &plan, None, &caps);
+    let fit = Fit::new(&Config::default(), &plan, Beside::default(), &caps);
     let expected = "a plan with 9 KV groups is unsupported: the kernels support at most 8";
     assert!(!fit.fits());
     assert_eq!(
@@ -272,7 +272,7 @@ fn more_kv_groups_than_the_kernels_know_are_found_before_loading() {
         .expect_err("devices refuse it in the same words");
     assert_eq!(refused.to_string(), expected);
     plan.kv_groups.pop();
-    assert!(Fit::new(&Config::default(), &plan, None, &caps).fits());
+    assert!(Fit::new(&Config::default(), &plan, Beside::default(), &caps).fits());
 }
 
 /// A model of random shape, and settings for it.
@@ -337,7 +337,7 @@ fn prove_exact<B: Backend>(
 ) -> Result<bool, TestCaseError> {
     config.check().expect("the settings are in range");
     let plan = Arc::new(model.record(backend.caps().activations));
-    let fit = Fit::new(config, &plan, None, backend.caps());
+    let fit = Fit::new(config, &plan, Beside::default(), backend.caps());
     let loaded = backend.load(plan.clone(), &fit.capacity);
     if fit.fits() {
         prop_assert!(

@@ -22,6 +22,7 @@ mod gguf;
 mod gguf_reader;
 mod gguf_splits;
 mod gpus;
+mod images;
 mod kv_coded;
 mod latents;
 mod lists;

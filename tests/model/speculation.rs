@@ -9,9 +9,9 @@ use folio::backend::Backend;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::config::{Config, Speculation, SpeculationMethod};
-use folio::engine::Engine;
 use folio::engine::handle::{EventReceiver, Stats, channel};
 use folio::engine::request::{DrawParams, Event, Request, SamplingParams};
+use folio::engine::{Engine, Others};
 use folio::model::{Model, ModelSpec};
 use folio::plan::Storage;
 use folio::platform::block_on;
@@ -65,9 +65,11 @@ pub(super) fn answers_of<B: Backend>(
 ) -> (Vec<Vec<Drawn>>, Stats) {
     let (handle, inbox) = channel(config.queue_requests_max);
     // Devices without real times: drafts are verified however long it takes.
-    let draft = draft.map(|draft| (Witness::new(open()), draft));
-    let started =
-        Engine::start_with_draft(Witness::new(open()), model, draft, config, inbox, |_| {});
+    let others = Others {
+        draft: draft.map(|draft| (Witness::new(open()), draft)),
+        tower: None,
+    };
+    let started = Engine::start_beside(Witness::new(open()), model, others, config, inbox, |_| {});
     let engine = block_on(started).expect("it starts");
     let submit = |request: &Request| {
         handle

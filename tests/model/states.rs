@@ -11,7 +11,7 @@ use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Inspect};
 use folio::config::Config;
-use folio::engine::fit::Fit;
+use folio::engine::fit::{Beside, Fit};
 use folio::engine::handle::{EventReceiver, channel};
 use folio::engine::request::{BeamParams, DrawParams, Event, PromptEvent, Request, SamplingParams};
 use folio::engine::{Engine, Progress};
@@ -352,7 +352,7 @@ fn states_are_part_of_what_fits() {
     let model = Model::open(&golden("lfm2")).expect("the golden model loads");
     let backend = ReferenceBackend::new();
     let plan = model.record(Storage::F32);
-    let fit = Fit::new(&config(&plan, 60), &plan, None, backend.caps());
+    let fit = Fit::new(&config(&plan, 60), &plan, Beside::default(), backend.caps());
     assert_eq!(
         plan.state_layers.len(),
         3,

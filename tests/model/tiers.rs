@@ -29,6 +29,7 @@ const HYBRIDS: [&str; 4] = ["lfm2", "lfm3", "qwen3_5", "granite4-h-dense"];
 const CONFIG: Config = Config {
     max_model_len: Some(160),
     max_loras: 0,
+    max_image_rows: 1,
     max_lora_rank: 16,
     lora_format: folio::plan::WeightFormat::F16,
     max_num_seqs: 2,

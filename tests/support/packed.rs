@@ -14,11 +14,13 @@ pub(crate) fn model(path: &str) -> PathBuf {
     static GGUF: LazyLock<PathBuf> = LazyLock::new(|| unpacked("gguf"));
     static LORA: LazyLock<PathBuf> = LazyLock::new(|| unpacked("lora"));
     static MTP: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-mtp"));
+    static VISION: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden-vision"));
     let folder = match path.split('/').next().unwrap_or(path) {
         "golden-lora" => &LORA,
         "golden-mtp" => &MTP,
         "golden-formats" => &FORMATS,
         "encoders" => &ENCODERS,
+        "vision" => &VISION,
         "golden" if GOLDEN.join(path).exists() => &GOLDEN,
         "golden" => &NEWER,
         _ => &GGUF,

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 /// Scheduling modules. They are pure, so that a simulator can drive them: no device, clock, thread or randomness.
 const PURE: &[&str] = &[
     "engine::adapters",
+    "engine::images",
     "engine::scheduler",
     "engine::memory",
     "engine::sequence",
@@ -32,6 +33,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("platform", &[]),
     // For the time that grammars of clients may take.
     ("text", &["platform"]),
+    ("image", &[]),
     ("config", &["plan"]),
     ("model", &["plan", "platform"]),
     ("backend", &["plan", "platform"]),
@@ -41,7 +43,13 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ),
     (
         "server",
-        &["engine::handle", "engine::request", "platform", "text"],
+        &[
+            "engine::handle",
+            "engine::request",
+            "image",
+            "platform",
+            "text",
+        ],
     ),
     ("selftest", &["backend", "plan", "platform"]),
 ];
@@ -49,6 +57,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
 /// Submodule of the server → the submodules that it may import. `local` and `socket` may import all of them.
 const ROOMS: &[(&str, &[&str])] = &[
     ("server::wire", &[]),
+    ("server::images", &["server::wire"]),
     ("server::counters", &[]),
     ("server::stored", &[]),
     ("server::traces", &[]),
@@ -56,6 +65,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "server::state",
         &[
             "server::counters",
+            "server::images",
             "server::stored",
             "server::traces",
             "server::wire",
@@ -69,6 +79,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "server::parameters",
         &[
             "server::guards",
+            "server::images",
             "server::state",
             "server::traces",
             "server::wire",
@@ -92,6 +103,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "server::guards",
             "server::parameters",
             "server::reply",
+            "server::images",
             "server::state",
             "server::stored",
             "server::wire",

@@ -23,6 +23,8 @@ export interface EngineLimits {
   maxLoras?: number;
   /** Maximum rank of a LoRA adapter, rounded up to a multiple of 8. */
   maxLoraRank?: number;
+  /** Rows of images that are held at once, of models that read images; 0: they read text only. */
+  maxImageRows?: number;
   /** Maximum number of waiting requests; more are refused with status 429. */
   queueRequestsMax?: number;
 }
@@ -45,5 +47,6 @@ export const ENGINE_LIMITS: Record<keyof EngineLimits, Range> = {
   kvHostBytes: { least: 0, most: Number.MAX_SAFE_INTEGER, bytes: true },
   maxLoras: { least: 0, most: 1024 },
   maxLoraRank: { least: 1, most: 512 },
+  maxImageRows: { least: 0, most: 1048576 },
   queueRequestsMax: { least: 1, most: 65536 },
 };

@@ -434,6 +434,13 @@ export type ContentPart = {
 } | {
   type: "refusal";
   refusal: string;
+} | {
+  type: "image_url";
+  image_url: {
+    /** data:image/…;base64,… */
+    url: string;
+    detail?: string | null;
+  } | string;
 };
 
 export interface MessageToolCall {
@@ -611,7 +618,11 @@ export interface ItemPart {
 export interface MessageItem {
   type?: "message" | null;
   role: "user" | "assistant" | "system" | "developer";
-  content: string | Array<ItemPart>;
+  content: string | Array<ItemPart | {
+    type: "input_image";
+    image_url: string;
+    detail?: string | null;
+  }>;
 }
 
 export interface CallItem {
@@ -713,6 +724,13 @@ export type ContentBlock = {
     text: string;
   }> | null;
   is_error?: boolean | null;
+} | {
+  type: "image";
+  source: {
+    type: "base64";
+    media_type?: string | null;
+    data: string;
+  };
 };
 
 export interface BlockMessage {

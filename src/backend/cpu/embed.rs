@@ -1,8 +1,8 @@
-//! Look-up of token ids, positions and token types.
+//! Look-up of token ids, positions, token types and rows of images.
 
 use super::loaded::Loaded;
 use super::team::Team;
-use crate::plan::inputs::{BatchInputs, FEED, SECOND_TEXT};
+use crate::plan::inputs::{BatchInputs, FEED, IMAGE_ROW, SECOND_TEXT};
 use crate::plan::{Embed, RowId};
 
 /// Runs the step.
@@ -14,7 +14,11 @@ pub(super) fn run(step: &Embed, loaded: &mut Loaded, team: &mut Team, inputs: &B
         let mut decoded = vec![0.0; if step.accumulate { columns } else { 0 }];
         let rows = inputs.token_ids.iter().zip(&inputs.positions);
         for ((&token, &position), row) in rows.zip(out.chunks_exact_mut(columns)) {
+            let is_image = token & (FEED | IMAGE_ROW) == IMAGE_ROW;
             let id = match step.id {
+                RowId::Image if is_image => token & !IMAGE_ROW,
+                RowId::Image => continue,
+                RowId::Token if is_image => continue,
                 RowId::Token if token & FEED == 0 => token & !SECOND_TEXT,
                 RowId::Token => loaded.feed[(token & !FEED) as usize],
                 RowId::Position(first) => first + position,

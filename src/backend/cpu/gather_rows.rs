@@ -1,4 +1,4 @@
-//! The rows that are sampled.
+//! The rows that are sampled, or merged.
 
 use super::loaded::Loaded;
 use crate::plan::GatherRows;
@@ -7,9 +7,10 @@ use crate::plan::inputs::BatchInputs;
 /// Runs the step.
 pub(super) fn run(step: &GatherRows, loaded: &mut Loaded, inputs: &BatchInputs) {
     loaded.write(step.out, inputs, |loaded, out, storage| {
-        let (x, columns) = (loaded.rows(step.x, inputs), loaded.columns(step.out));
+        let x = loaded.rows(step.x, inputs);
+        let [from, columns] = [step.x, step.out].map(|id| loaded.columns(id));
         for (&row, out) in inputs.logits_rows.iter().zip(out.chunks_exact_mut(columns)) {
-            for (out, value) in out.iter_mut().zip(&x[row as usize * columns..]) {
+            for (out, value) in out.iter_mut().zip(&x[row as usize * from..]) {
                 *out = storage.round(*value);
             }
         }

@@ -44,6 +44,17 @@ impl Predictor {
         slots.map_or(&mut [], |slots| &mut slots[block as usize * size..][..size])
     }
 
+    /// Copies blocks of the model's pool, with what the predictor has in them.
+    pub(super) fn copy_blocks(
+        &mut self,
+        pool: &mut [Vec<Slot>],
+        inputs: &BatchInputs,
+        size: usize,
+    ) {
+        copy_blocks(pool, inputs, size);
+        copy_blocks(&mut self.pool, inputs, size);
+    }
+
     /// Destroys what it has in a block.
     pub(super) fn poison(&mut self, group: usize, block: u32, size: usize) {
         self.block(BlockRef { group, block }, size).fill(POISON);
@@ -91,7 +102,7 @@ impl Predictor {
 }
 
 /// Copies the blocks of a batch, of `size` slots each.
-pub(super) fn copy_blocks<T: Copy>(pools: &mut [Vec<T>], inputs: &BatchInputs, size: usize) {
+fn copy_blocks<T: Copy>(pools: &mut [Vec<T>], inputs: &BatchInputs, size: usize) {
     for (pool, group) in pools.iter_mut().zip(&inputs.groups) {
         for &(source, target) in &group.copies {
             let source = source as usize * size;

@@ -1,12 +1,12 @@
 //! Embedding, reference. Twin of `shaders/embed.wgsl`.
 //!
 //! out[t][c] (=, +=) table[id(t)][c] · scale, where id(t) is the batch's token id or the content of a feed slot; or the
-//! row's position, or which text of a pair it belongs to.
+//! row's position, which text of a pair it belongs to, or the row of an image that it stands for.
 
 use super::dot::decode_row;
 use super::loaded::LoadedPlan;
 use super::memory::Weight;
-use crate::plan::inputs::{BatchInputs, FEED, SECOND_TEXT};
+use crate::plan::inputs::{BatchInputs, FEED, IMAGE_ROW, SECOND_TEXT};
 use crate::plan::{Embed, RowId, Storage};
 
 /// Runs the step.
@@ -31,24 +31,31 @@ pub(super) fn resolve(token_id: u32, feed: &[u32]) -> u32 {
     }
 }
 
-/// What selects the table's row of each token row.
+/// The row of an image that a token of the batch stands for, if it does.
+pub(super) fn image_row(token_id: u32) -> Option<u32> {
+    (token_id & (FEED | IMAGE_ROW) == IMAGE_ROW).then_some(token_id & !IMAGE_ROW)
+}
+
+/// What selects the table's row of each token row; `None` leaves the output as it is.
 pub(super) fn ids<'a>(
     id: RowId,
     inputs: &'a BatchInputs,
     feed: &'a [u32],
-) -> impl Iterator<Item = u32> + 'a {
+) -> impl Iterator<Item = Option<u32>> + 'a {
     let rows = inputs.token_ids.iter().zip(&inputs.positions);
     rows.map(move |(&token, &position)| match id {
-        RowId::Token => resolve(token, feed),
-        RowId::Position(first) => first + position,
-        RowId::Text => u32::from(token & (FEED | SECOND_TEXT) == SECOND_TEXT),
+        RowId::Token if image_row(token).is_some() => None,
+        RowId::Token => Some(resolve(token, feed)),
+        RowId::Position(first) => Some(first + position),
+        RowId::Text => Some(u32::from(token & (FEED | SECOND_TEXT) == SECOND_TEXT)),
+        RowId::Image => image_row(token),
     })
 }
 
 /// Fills one row of `out` per id, or adds to it.
 pub(super) fn embed(
     table: &Weight,
-    ids: impl Iterator<Item = u32>,
+    ids: impl Iterator<Item = Option<u32>>,
     step: &Embed,
     out: &mut [f32],
     storage: Storage,
@@ -56,6 +63,7 @@ pub(super) fn embed(
     let columns = table.spec().columns as usize;
     let mut row = vec![0.0; columns];
     for (id, out) in ids.zip(out.chunks_exact_mut(columns)) {
+        let Some(id) = id else { continue };
         decode_row(
             table.format_of(id as usize),
             table.row(id as usize),

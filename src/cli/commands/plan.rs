@@ -22,7 +22,7 @@ use folio::backend::cuda;
 use folio::backend::wgpu::{bench::Yardstick, usual_allocation};
 use folio::backend::{Caps, DeviceKind};
 use folio::config::Config;
-use folio::engine::fit::{Bytes, Change, Fit, FitReport};
+use folio::engine::fit::{Beside, Bytes, Change, Fit, FitReport};
 use folio::engine::{self, DraftPlan};
 use folio::model::{Model, ModelSpec};
 use folio::plan::{Plan, Storage};
@@ -98,7 +98,11 @@ pub(crate) fn run(args: &PlanArgs, given: &ArgMatches) -> Result<bool> {
         .draft_model()
         .map(|name| draft_plan(&named, name, &plan, &subject.caps))
         .transpose()?;
-    let fit_report = FitReport::new(&model, &plan, draft.as_ref(), &config, &subject.caps);
+    let beside = Beside {
+        draft: draft.as_ref(),
+        tower: None,
+    };
+    let fit_report = FitReport::new(&model, &plan, beside, &config, &subject.caps);
     let name = args.shape.clone().unwrap_or_else(|| named.name());
     let report = Report {
         name,

@@ -5,7 +5,7 @@
 //! they cannot all be loaded at the same time: each then has the pool that one sequence of its whole context needs, so
 //! that as many as possible can.
 
-use super::{Bytes, Fit, FitReport};
+use super::{Beside, Bytes, Fit, FitReport};
 use crate::backend::Caps;
 use crate::config::Config;
 use crate::engine::draft_plan::DraftPlan;
@@ -33,7 +33,11 @@ impl Neighbour {
         config: Config,
         caps: &Caps,
     ) -> Self {
-        let alone = FitReport::new(source, &plan, draft.as_ref(), &config, caps);
+        let beside = Beside {
+            draft: draft.as_ref(),
+            tower: None,
+        };
+        let alone = FitReport::new(source, &plan, beside, &config, caps);
         Self {
             config,
             plan,
@@ -48,7 +52,11 @@ impl Neighbour {
             kv_cache_bytes,
             ..self.config.clone()
         };
-        Fit::new(&config, &self.plan, self.draft.as_ref(), caps)
+        let beside = Beside {
+            draft: self.draft.as_ref(),
+            tower: None,
+        };
+        Fit::new(&config, &self.plan, beside, caps)
     }
 }
 

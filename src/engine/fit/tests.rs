@@ -43,7 +43,13 @@ pub(super) fn gpu(memory: Option<u64>) -> Caps {
 
 fn report_for(config: &Config, caps: &Caps) -> FitReport {
     let model = Model::random(ModelSpec::named(SHAPE).expect("a shape"), 0);
-    FitReport::new(&model, &model.record(caps.activations), None, config, caps)
+    FitReport::new(
+        &model,
+        &model.record(caps.activations),
+        Beside::default(),
+        config,
+        caps,
+    )
 }
 
 #[test]
@@ -376,7 +382,7 @@ fn unknown_memory_is_found_by_trying() {
     let spec = ModelSpec::named("qwen3-0.6b").expect("a shape");
     let model = Model::random(spec, 0);
     let plan = model.record(Storage::F32);
-    let fit = |caps: &Caps| Fit::new(&Config::default(), &plan, None, caps);
+    let fit = |caps: &Caps| Fit::new(&Config::default(), &plan, Beside::default(), caps);
     let (tried, software) = (
         fit(&gpu(None)),
         fit(&Caps {

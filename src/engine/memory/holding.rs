@@ -1,8 +1,9 @@
 //! What one sequence holds.
 
 use super::pool::{BlockHash, BlockId};
-use crate::engine::request::Cached;
+use crate::engine::request::{Cached, Tile};
 use crate::plan::inputs::NONE;
+use std::sync::Arc;
 
 /// Index of a live sequence. Memory only tells one from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,12 +103,32 @@ pub(crate) struct Claim<'a> {
     pub(crate) owner: Option<&'a [u8; 32]>,
     /// Digest of the adapter that its keys and values depend on.
     pub(crate) adapter: Option<&'a [u8; 32]>,
+    /// Parts of images that some of its tokens stand for, in order.
+    pub(crate) tiles: &'a [Tile],
     /// Number of tokens of its prompt.
     pub(crate) prompt_len: u32,
     /// Number of its leading tokens that other sequences can share, once they are computed.
     pub(crate) shareable: u32,
     /// Whether its prompt may leave snapshots of the recurrent state.
     pub(crate) takes_snapshots: bool,
+}
+
+/// Tokens that stand for a part of an image.
+#[derive(Clone, Debug)]
+pub(super) struct ImageRun {
+    start: u32,
+    end: u32,
+    digest: [u8; 32],
+}
+
+impl ImageRun {
+    fn new(tile: &Tile) -> Self {
+        Self {
+            start: tile.start,
+            end: tile.end(),
+            digest: tile.digest,
+        }
+    }
 }
 
 /// What one sequence holds in the pool, the state slots and host memory. It must be released: see [`super::Memory`].
@@ -126,6 +147,8 @@ pub(crate) struct Holding {
     /// Parent of the first of them.
     pub(super) root: BlockHash,
     pub(super) is_salted: bool,
+    /// Tokens that stand for parts of images, in order.
+    pub(super) images: Arc<[ImageRun]>,
     pub(super) prompt_len: u32,
     pub(crate) shareable: u32,
     pub(super) takes_snapshots: bool,
@@ -147,6 +170,7 @@ impl Holding {
             hashes: Vec::new(),
             root,
             is_salted: claim.salt.is_some(),
+            images: claim.tiles.iter().map(ImageRun::new).collect(),
             prompt_len: claim.prompt_len,
             shareable: claim.shareable,
             takes_snapshots: claim.takes_snapshots,
@@ -160,6 +184,24 @@ impl Holding {
     pub(crate) fn is_empty(&self) -> bool {
         let has_blocks = self.tables.iter().any(|table| !table.blocks.is_empty());
         !has_blocks && self.states.held().next().is_none()
+    }
+
+    /// The parts of images in a block, as [`BlockHash::next_with_images`] takes them.
+    pub(super) fn images_of(
+        &self,
+        index: usize,
+        block_size: u32,
+    ) -> impl Iterator<Item = (&[u8; 32], i64)> {
+        let start = index as u32 * block_size;
+        let runs = self.images.iter();
+        let runs = runs.filter(move |run| run.start < start + block_size && start < run.end);
+        runs.map(move |run| (&run.digest, i64::from(run.start) - i64::from(start)))
+    }
+
+    /// Whether a block depends on an image: some token of it, or before it, stands for a part of one.
+    pub(super) fn sees_image(&self, index: usize, block_size: u32) -> bool {
+        let end = (index as u32 + 1) * block_size;
+        self.images.first().is_some_and(|run| run.start < end)
     }
 
     /// Number of leading tokens that were cached on admission, maybe without the state after them.
@@ -214,6 +256,7 @@ impl Default for Holding {
     fn default() -> Self {
         let claim = Claim {
             adapter: None,
+            tiles: &[],
             salt: None,
             owner: None,
             prompt_len: 1,

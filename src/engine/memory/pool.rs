@@ -48,10 +48,24 @@ impl BlockHash {
 
     /// The hash of the block that follows `self` and holds `token_ids`.
     pub fn next(self, key: &[u8; 32], token_ids: &[u32]) -> Self {
+        self.next_with_images(key, token_ids, std::iter::empty())
+    }
+
+    /// [`Self::next`], where some of the tokens stand for parts of images: the digest of each part, and its first token
+    /// counted from that of the block.
+    pub(super) fn next_with_images<'a>(
+        self,
+        key: &[u8; 32],
+        token_ids: &[u32],
+        images: impl Iterator<Item = (&'a [u8; 32], i64)>,
+    ) -> Self {
         debug_assert!(!token_ids.is_empty(), "a block holds tokens");
         let mut hasher = blake3::Hasher::new_keyed(key);
         hasher.update(&self.0);
         hasher.update(bytemuck::cast_slice(token_ids));
+        for (digest, first) in images {
+            hasher.update(digest).update(&first.to_le_bytes());
+        }
         Self::truncated(&hasher)
     }
 

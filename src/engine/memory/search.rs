@@ -103,7 +103,9 @@ impl Memory {
         for index in holding.hashes.len()..full as usize {
             let parent = holding.hashes.last().copied().unwrap_or(holding.root);
             let block = &tokens[index * size..(index + 1) * size];
-            holding.hashes.push(parent.next(key, block));
+            let images = holding.images_of(index, self.limits.block_size);
+            let hash = parent.next_with_images(key, block, images);
+            holding.hashes.push(hash);
         }
     }
 

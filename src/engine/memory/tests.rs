@@ -115,6 +115,7 @@ impl World {
     fn admit(&mut self, prompt: &[u32]) {
         let claim = Claim {
             adapter: None,
+            tiles: &[],
             salt: None,
             owner: None,
             prompt_len: prompt.len() as u32,

@@ -95,6 +95,10 @@ impl Memory {
         let Some(&hash) = holding.hashes.get(index) else {
             return;
         };
+        // A file says which tokens its block has, not which images.
+        if holding.sees_image(index, self.limits.block_size) {
+            return;
+        }
         let is_cached = self.group(group).lookup(&hash) == Some(block);
         let is_new = self.files.wants(&(group, hash)) && !holding.is_salted;
         if is_cached && is_new && self.is_worth_reading(group, self.spared_max(group)) {

@@ -36,6 +36,10 @@ impl Scheduler {
                 reading.push(id);
                 continue;
             }
+            let matched = admission.matched * self.queues.limits.memory.block_size;
+            if !self.queues.has_image_rows(id, matched) {
+                break;
+            }
             self.queues.waiting.remove(&order);
             self.take_prefix(id, &admission, builder);
             self.queues.seat(id);

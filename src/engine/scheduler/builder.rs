@@ -14,6 +14,8 @@ pub(super) struct BatchBuilder {
     pub(super) bias_left: u32,
     pub(super) scores_left: u32,
     pub(super) drafts_left: u32,
+    /// Patches of images that may still be computed before the step.
+    pub(super) patches_left: u32,
     /// What the rows that draw a token yield so far.
     pub(super) drawn: Yield,
     pub(super) preempted: bool,
@@ -28,6 +30,7 @@ impl Scheduler {
         BatchBuilder {
             batch: Batch {
                 adapters: Vec::new(),
+                tiles: Vec::new(),
                 step: self.queues.counts.steps,
                 rows: Vec::with_capacity(self.queues.running.len()),
                 draws: Vec::with_capacity(self.queues.running.len()),
@@ -41,6 +44,7 @@ impl Scheduler {
             bias_left: self.queues.limits.bias_max,
             scores_left: self.queues.limits.scores_max,
             drafts_left: self.drafts_max(tokens_max),
+            patches_left: self.queues.limits.patches_max,
             drawn: Yield::default(),
             preempted: false,
             blocks_awaited: vec![0; groups],

@@ -27,7 +27,8 @@ impl Scheduler {
         }
         if !self.queues.limits.deterministic {
             let next = self.queues.memory.tokens_to_snapshot(&sequence.holding);
-            return missing.min(left).min(next);
+            let images = self.tokens_before_images(sequence, builder);
+            return missing.min(left).min(next).min(images);
         }
         let wanted = self.fixed_chunk(sequence);
         debug_assert!(wanted <= missing, "only existing tokens are computed");
@@ -84,6 +85,7 @@ impl Limits {
             salt: request.cache_salt.as_deref(),
             owner: request.cache_owner.as_ref(),
             adapter: request.adapter.as_ref().map(|content| &content.digest),
+            tiles: &request.tiles,
             prompt_len: u32::try_from(request.prompt.len()).expect("a prompt fits the context"),
             shareable: self.shareable(request),
             takes_snapshots: request.pooling.is_none(),

@@ -119,6 +119,7 @@ impl Scheduler {
             (sequence.pending, sequence.in_flight) = (0, 0);
             sequence.feed_slot = NONE;
             sequence.adapter_slot = 0;
+            sequence.image_rows.clear();
             sequence.outputs_requested = sequence.outputs_reported;
             if sequence.beam.is_none() {
                 let order = sequence.order;

@@ -1,11 +1,11 @@
 //! The queues: every live sequence, where it is (running, waiting or leaving), and what it holds there.
 //!
-//! A sequence that runs has a seat: a feed slot, the slot of its adapter, and memory. [`Queues::leave`] and
-//! [`Queues::settle`] are the only ways out. Nothing here knows of batches under construction, beams or results: those
-//! who decide what runs call the queues, and are not called by them.
+//! A sequence that runs has a seat: a feed slot, the slot of its adapter, rows of its images, and memory.
+//! [`Queues::leave`] and [`Queues::settle`] are the only ways out. Nothing here knows of batches under construction,
+//! beams or results: those who decide what runs call the queues, and are not called by them.
 
 use super::prefix::Past;
-use super::{AdapterPool, Limits};
+use super::{AdapterPool, ImagePool, Limits};
 use crate::engine::batch::Batch;
 use crate::engine::memory::Memory;
 use crate::engine::sequence::{Exit, Order, Sequence, SequenceId, Sequences, StreamId};
@@ -29,6 +29,7 @@ pub(super) struct Queues {
     pub(super) leaving: Vec<SequenceId>,
     pub(super) feed_slots: Vec<u32>,
     pub(super) adapters: AdapterPool,
+    pub(super) images: ImagePool,
     pub(super) past: Past,
     pub(super) answers: Answers,
     pub(super) steps_in_flight: u32,
@@ -47,6 +48,7 @@ impl Queues {
             leaving: Vec::new(),
             feed_slots: (0..limits.feed_slots).rev().collect(),
             adapters: AdapterPool::new(limits.adapter_slots),
+            images: ImagePool::new(limits.image_rows),
             past: Past::default(),
             answers: Answers::default(),
             steps_in_flight: 0,
@@ -69,6 +71,7 @@ impl Queues {
             .insert(place.expect_err("every sequence has its own place"), id);
         self.take_feed_slot(id);
         self.take_adapter_slot(id);
+        self.take_image_rows(id);
     }
 
     /// Lets other sequences find the full blocks of a sequence whose token ids are known.
@@ -138,6 +141,7 @@ impl Queues {
         );
         self.release_feed_slot(id);
         self.release_adapter_slot(id);
+        self.release_image_rows(id);
         let sequence = &mut self.sequences[id];
         self.memory
             .release(id, &mut sequence.holding, &sequence.tokens);

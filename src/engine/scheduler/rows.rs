@@ -49,6 +49,10 @@ impl Scheduler {
         let holding = &mut self.queues.sequences[id].holding;
         let moves = &mut builder.batch.moves;
         let states = self.queues.memory.take_state(holding, &mut drafts, moves);
+        let start = holding.computed;
+        self.compute_images(id, start..start + count, builder);
+        let holding = &mut self.queues.sequences[id].holding;
+        let moves = &mut builder.batch.moves;
         let drafted = u32::try_from(drafts.len()).expect("drafts are few");
         self.queues.memory.extend(holding, count + drafted, moves);
         let row = Row {

@@ -58,10 +58,12 @@ impl Queues {
     pub(super) fn reset_slots(&mut self) {
         self.feed_slots = (0..self.limits.feed_slots).rev().collect();
         self.adapters.reset();
+        self.images.reset();
     }
 
     /// Asserts that every feed slot is free or has one owner, and that running sequences have their states.
     pub(super) fn check_slots(&self) {
+        self.check_images();
         let adapted = self.sequences.iter().map(|sequence| sequence.adapter_slot);
         self.adapters.check(adapted.filter(|&slot| slot != 0));
         let mut feeds = self.feed_slots.clone();

@@ -2,6 +2,7 @@
 //! itself shows these.
 
 mod files;
+mod images;
 mod states;
 
 use super::*;
@@ -16,11 +17,17 @@ use std::time::Duration;
 
 /// A pool of one group with blocks of four tokens.
 pub(super) fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Scheduler {
-    let limits = Limits {
+    Scheduler::new(limits(window, blocks, prefix_caching))
+}
+
+fn limits(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Limits {
+    Limits {
         tokens_max: 64,
         max_num_seqs: 4,
         sequences_max: 4,
         adapter_slots: 0,
+        image_rows: 0,
+        patches_max: 0,
         feed_slots: 8,
         table_entries_max: 400,
         history_max: 16,
@@ -41,8 +48,7 @@ pub(super) fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) 
             shared_key: [3; 32],
             tiers: TierLimits::default(),
         },
-    };
-    Scheduler::new(limits)
+    }
 }
 
 /// Queues a request. With `guarded`, it was preempted so often that all its blocks are reserved.

@@ -34,6 +34,18 @@ pub(super) struct Buffers {
     pub(super) layer_embedding: Option<LayerEmbeddingBuffers>,
     /// Buffers of the LM head.
     pub(super) head: Option<HeadBuffers>,
+    /// Buffers of a tower's ends.
+    pub(super) tower: Option<TowerBuffers>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct TowerBuffers {
+    /// The numbers of patches.
+    pub(super) patches: BufferId,
+    /// Rows that become one, side by side.
+    pub(super) merged: BufferId,
+    /// What they become.
+    pub(super) rows: BufferId,
 }
 
 #[derive(Clone, Copy)]
@@ -236,17 +248,33 @@ impl Buffers {
             combined: beside
                 .then(|| plan.buffer("combined", Rows::Tokens, spec.hidden, activations)),
             layer_embedding: LayerEmbeddingBuffers::new(plan, spec, activations),
-            head: (!spec.is_encoder()).then(|| HeadBuffers {
-                sampled: plan.buffer("sampled", Rows::Samples, spec.hidden, Storage::F32),
-                sampled_normed: plan.buffer(
-                    "sampled_normed",
-                    Rows::Samples,
-                    spec.hidden,
-                    activations,
-                ),
-                logits: plan.buffer("logits", Rows::Samples, spec.vocab, Storage::F32),
-            }),
+            head: (!spec.is_encoder()).then(|| HeadBuffers::new(plan, spec, activations)),
+            tower: TowerBuffers::new(plan, spec, activations),
         }
+    }
+}
+
+impl HeadBuffers {
+    fn new(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Self {
+        let mut samples =
+            |name, columns, storage| plan.buffer(name, Rows::Samples, columns, storage);
+        Self {
+            sampled: samples("sampled", spec.hidden, Storage::F32),
+            sampled_normed: samples("sampled_normed", spec.hidden, activations),
+            logits: samples("logits", spec.vocab, Storage::F32),
+        }
+    }
+}
+
+impl TowerBuffers {
+    fn new(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Option<Self> {
+        let tower = spec.tower?;
+        let merged = tower.merged * spec.hidden;
+        Some(Self {
+            patches: plan.buffer("patches", Rows::Tokens, tower.columns(), activations),
+            merged: plan.buffer("merged", Rows::Samples, merged, activations),
+            rows: plan.buffer("rows", Rows::Samples, tower.out, Storage::F32),
+        })
     }
 }
 

@@ -3,19 +3,19 @@
 use super::buffers::{Buffers, PredictorBuffers};
 use super::recorder::Recorder;
 use crate::model::predictor::{JOIN, NORM, ROW_NORM, TOKEN_NORM};
-use crate::plan::{CopyBlocks, JoinRows, MatMul, Plan, RmsNorm, Step, Tail, WeightId};
+use crate::plan::{JoinRows, MatMul, Plan, RmsNorm, Step, Tail};
 use std::sync::Arc;
 
 impl Recorder<'_> {
     /// Ends the model's body with the rows that the predictor reads, and records the predictor: `x = join([norm(embed),
     /// norm(row before)])`, its layers, which begin at `first`, and its norm, whose rows its next batch reads. Its
-    /// logits are those of the model's head.
+    /// logits are those of the model's head; the copies and look-ups with which it begins are the model's.
     pub(super) fn predictor(
         &mut self,
         buffers: &Buffers,
         own: PredictorBuffers,
         first: usize,
-        embedding: WeightId,
+        look_ups: Vec<Step>,
     ) {
         let sample = self.plan.tail(Tail::Sample).to_vec();
         let final_norm = sample.iter().find_map(|step| match step {
@@ -29,8 +29,7 @@ impl Recorder<'_> {
         };
         self.plan.body.push(Step::RmsNorm(final_norm));
 
-        let mut body = vec![Step::CopyBlocks(CopyBlocks)];
-        self.embed(&mut body, buffers, embedding);
+        let mut body = look_ups;
         body.push(Step::JoinRows(JoinRows {
             x: buffers.x,
             carried: own.carried,

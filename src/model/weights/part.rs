@@ -94,6 +94,7 @@ impl Part {
     /// Rows of this tensor; elements if the weight is a vector.
     pub(super) fn stored_rows(&self) -> u32 {
         let rows = match (self.order, &self.shape[..]) {
+            (Order::Patches, [rows, ..]) => *rows,
             (Order::Rows, []) => 1,
             (Order::Rows, [rows] | [rows, _]) => *rows,
             // A vector with more dimensions, such as the taps of a convolution.
@@ -123,6 +124,7 @@ impl Part {
             (Order::Rows, [_, columns])
             | (Order::Experts | Order::ExpertsInterleaved, [_, _, columns])
             | (Order::Transposed | Order::TransposedInterleaved, [_, columns, _]) => *columns,
+            (Order::Patches, [_, patch @ ..]) => patch.iter().product::<u64>().next_multiple_of(8),
             _ => return None,
         };
         Some(u32::try_from(columns).expect("a dimension of the spec fits 32 bits"))

@@ -5,7 +5,7 @@ use super::sections::{Layer, Sections};
 use super::{attention, latent, state};
 use crate::model::layer_weight::LayerWeight;
 use crate::model::predictor::Predictor;
-use crate::model::spec::ModelSpec;
+use crate::model::spec::{ModelSpec, TowerSpec};
 use crate::model::tensor_names::{LayerNames, Order};
 use std::collections::BTreeSet;
 use std::f32::consts::FRAC_1_SQRT_2;
@@ -65,6 +65,9 @@ pub(super) fn adaptable(spec: &ModelSpec) -> Vec<Required> {
 
 /// The weights outside layers.
 fn of_model(spec: &ModelSpec) -> Vec<Required> {
+    if let Some(tower) = &spec.tower {
+        return of_tower(spec, tower);
+    }
     let names = spec.tensors;
     let [vocab, hidden] = [spec.vocab, spec.hidden].map(u64::from);
     let embedding = if spec.embedding_in_head {
@@ -97,6 +100,24 @@ fn of_model(spec: &ModelSpec) -> Vec<Required> {
             norm,
         ]);
     }
+    required
+}
+
+/// The weights of a tower outside layers: what makes rows of patches, and of these rows for the decoder.
+fn of_tower(spec: &ModelSpec, tower: &TowerSpec) -> Vec<Required> {
+    let names = spec.tensors;
+    let [hidden, patch, out] = [spec.hidden, tower.patch, tower.out].map(u64::from);
+    let merged = u64::from(tower.merged) * hidden;
+    let mut patches = whole("patch", names.embedding, &[hidden, 3, patch, patch]);
+    patches.parts[0].order = Order::Patches;
+    let mut required = vec![
+        patches,
+        whole("patch_bias", names.patch_bias, &[hidden]),
+        whole("final_norm", names.final_norm, &[hidden]),
+        whole("final_norm_bias", names.final_norm_bias, &[hidden]),
+        whole("merge", names.merge, &[out, merged]),
+    ];
+    required.extend(of_encoder(spec));
     required
 }
 

@@ -14,12 +14,15 @@ pub enum RowId {
     /// Which text of a pair it belongs to: 0, or 1 for tokens marked
     /// [`SECOND_TEXT`](crate::plan::inputs::SECOND_TEXT).
     Text,
+    /// The row of an image that it stands for, if it is marked [`IMAGE_ROW`](crate::plan::inputs::IMAGE_ROW).
+    Image,
 }
 
-/// `out[t] (=, +=) table[id(t)] · scale`.
+/// `out[t] (=, +=) table[id(t)] · scale`. Rows that have no such id are left as they are: those of images by `Token`,
+/// all others by `Image`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embed {
-    /// `[vocab × hidden]`, or as many rows as there are positions or texts.
+    /// `[vocab × hidden]`, or as many rows as there are positions, texts or image rows.
     pub table: WeightId,
     /// What selects a row of the table.
     pub id: RowId,
@@ -37,7 +40,9 @@ impl Operation for Embed {
     }
 
     fn buffers(&self) -> Vec<(BufferId, Access)> {
-        vec![(self.out, Access::output(self.accumulate))]
+        // The other rows are those of an earlier look-up.
+        let keeps = self.accumulate || self.id == RowId::Image;
+        vec![(self.out, Access::output(keeps))]
     }
 
     fn weights(&self) -> Vec<WeightId> {
@@ -51,7 +56,7 @@ impl Operation for Embed {
             RowId::Token => operands.vocab,
             // More rows than positions are allowed, fewer are not.
             RowId::Position(first) => table.rows.max(first.saturating_add(operands.positions_max)),
-            RowId::Text => table.rows,
+            RowId::Text | RowId::Image => table.rows,
         };
         operands.check_weight(self.table, rows, columns)?;
         if self.accumulate {
@@ -69,6 +74,7 @@ impl Operation for Embed {
             RowId::Token => String::new(),
             RowId::Position(first) => format!(", by position from row {first}"),
             RowId::Text => ", by text".into(),
+            RowId::Image => ", by image row".into(),
         };
         let sign = assignment(self.accumulate);
         format!(

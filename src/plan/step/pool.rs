@@ -5,10 +5,11 @@ use super::super::operands::{BufferId, Operands, Rows};
 use super::operation::{Access, Operation};
 
 /// For each [`PoolRow`](crate::plan::inputs::PoolRow) of the batch, the sum of its rows of `x`, read back in f32. One
-/// row is the hidden state of one token. The host computes the mean over all chunks of a prompt and normalizes it.
+/// row is the hidden state of one token. The host computes the mean over all chunks of a prompt and normalizes it. Of a
+/// tower, the rows are those that it has merged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pool {
-    /// Input rows (`Rows::Tokens`).
+    /// Input rows (`Rows::Tokens` or `Rows::Samples`).
     pub x: BufferId,
 }
 
@@ -22,7 +23,12 @@ impl Operation for Pool {
     }
 
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
-        operands.check_buffer(self.x, Rows::Tokens, operands.known_buffer(self.x).columns)
+        let buffer = operands.known_buffer(self.x);
+        let rows = match buffer.rows {
+            Rows::Samples => Rows::Samples,
+            _ => Rows::Tokens,
+        };
+        operands.check_buffer(self.x, rows, buffer.columns)
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {

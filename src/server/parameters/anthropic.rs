@@ -3,9 +3,11 @@
 //! Content blocks become turns of a chat; blocks that carry no text for the model (a redacted thought, a call of a tool
 //! that runs at Anthropic) are left out. Thinking is off unless the request asks for it, as in Anthropic's API.
 
+use crate::server::images::GivenImage;
 use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
+use crate::server::parameters::kinds::images;
 use crate::server::parameters::kinds::messages::{EFFORTS, check_count};
 use crate::server::parameters::kinds::sampling::{OneChoice, StopStrings};
 use crate::server::parameters::kinds::structured::JsonSchema;
@@ -215,6 +217,7 @@ pub(crate) struct BlockTurns(Vec<Block>);
 enum Block {
     System(String),
     User(String),
+    Image(GivenImage),
     Assistant(String),
     Thinking(String),
     Call {
@@ -233,6 +236,7 @@ impl Block {
         match self {
             Self::System(text) => turns.system(text),
             Self::User(text) => turns.user(text),
+            Self::Image(image) => turns.image(image.clone()),
             Self::Assistant(text) => turns.assistant(text),
             Self::Thinking(text) => turns.reasoning(text),
             Self::Call { id, name, input } => turns.call(id, name, input),
@@ -277,7 +281,18 @@ impl Kind for BlockMessages {
         let texts = json!({"anyOf": [string, {"type": "array", "items": text}, {"type": "null"}]});
         let result = json!({"tool_use_id": string, "content": texts, "is_error": {"type": ["boolean", "null"]}});
         let result = block("tool_result", json!(["type", "tool_use_id"]), result);
-        let block = json!({"title": "ContentBlock", "anyOf": [text, thinking, call, result]});
+        let source = json!({
+            "type": "object",
+            "required": ["type", "data"],
+            "properties": {"type": {"const": "base64"}, "media_type": {"type": ["string", "null"]}, "data": string},
+        });
+        let image = block(
+            "image",
+            json!(["type", "source"]),
+            json!({"source": source}),
+        );
+        let block =
+            json!({"title": "ContentBlock", "anyOf": [text, thinking, call, result, image]});
         let content = json!({"anyOf": [string, {"type": "array", "items": block}]});
         let message = json!({
             "title": "BlockMessage",
@@ -323,6 +338,9 @@ fn read_message(name: &str, message: &Value, blocks: &mut Vec<Block>) -> Result<
                 match read_block(&format!("{at}[{index}]"), item, of_role)? {
                     // Results follow their calls directly, as models know it. Clients may send text before them.
                     Some(result @ Block::Result { .. }) => blocks.push(result),
+                    Some(Block::Image(image)) if role != "user" => {
+                        return Err(images::not_of_user(&image.name));
+                    }
                     other => rest.extend(other),
                 }
             }
@@ -346,6 +364,7 @@ fn read_block(
     };
     match kind_of(name, block)? {
         "text" => Ok(Some(of_role(&text_of("text")?))),
+        "image" => images::from_block(name, block).map(|image| Some(Block::Image(image))),
         "thinking" => {
             if !matches!(block["signature"], Value::Null | Value::String(_)) {
                 return Err(wrong(

@@ -96,6 +96,23 @@ impl Conversation {
             .map(str::to_owned)
     }
 
+    /// Whether a content has parts, because there are images among them.
+    pub(crate) fn shows_parts(&self) -> bool {
+        let mut messages = self.messages.as_array().into_iter().flatten();
+        messages.any(|message| message["content"].is_array())
+    }
+
+    /// Refuses images, where only texts are read.
+    pub(crate) fn refuse_images(&self) -> Result<(), ApiError> {
+        match self.messages.images().first() {
+            None => Ok(()),
+            Some(image) => Err(ApiError::unsupported(
+                image.name.clone(),
+                "only text is read here, no images",
+            )),
+        }
+    }
+
     /// Gives the messages the form that a template reads.
     pub(crate) fn prepare(&mut self, form: TemplateForm) {
         self.messages.change(|messages| prepare(messages, form));
@@ -176,8 +193,14 @@ impl Conversation {
         };
         messages
             .iter()
-            .filter_map(|message| message["content"].as_str())
-            .map(str::len)
+            .map(|message| match &message["content"] {
+                Value::Array(parts) => parts.iter().map(|part| text_bytes(&part["text"])).sum(),
+                content => text_bytes(content),
+            })
             .sum()
     }
+}
+
+fn text_bytes(value: &Value) -> usize {
+    value.as_str().map_or(0, str::len)
 }

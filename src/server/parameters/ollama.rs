@@ -5,9 +5,11 @@
 //! A request without a prompt only loads the model.
 
 use crate::engine::request::{MIN_P, PENALTY, REPETITION_PENALTY};
+use crate::server::images::GivenImage;
 use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
+use crate::server::parameters::kinds::images;
 use crate::server::parameters::kinds::messages::{MessageList, Messages, check_count, message};
 use crate::server::parameters::kinds::sampling::{
     OPENAI_TEMPERATURE, StopStrings, TOP_P_OR_GREEDY, Within,
@@ -145,7 +147,7 @@ fields! {
         raw: bool = Flag(false),
     }
     refuses {
-        images: "models take text only",
+        images: "send them in a message of /api/chat",
         template: "set it when the server starts, with `--chat-template`",
     }
     ignores {
@@ -439,11 +441,13 @@ impl Kind for OllamaMessages {
             return Err(wrong(at, "a list of messages", &value));
         };
         check_count(at, messages.len(), bounds)?;
+        let mut images = Vec::new();
         let read = messages
             .into_iter()
             .enumerate()
-            .map(|(index, value)| chat_message(&format!("{at}[{index}]"), value));
-        read.collect::<Result<_, _>>().map(MessageList::new)
+            .map(|(index, value)| chat_message(&format!("{at}[{index}]"), value, &mut images));
+        let messages = read.collect::<Result<_, _>>()?;
+        Ok(MessageList::new(messages, images))
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {
@@ -455,16 +459,15 @@ impl Kind for OllamaMessages {
     }
 }
 
-/// A message in the form of chats.
-fn chat_message(name: &str, mut value: Value) -> Result<Value, ApiError> {
+/// A message in the form of chats, whose images go to those of the request.
+fn chat_message(
+    name: &str,
+    mut value: Value,
+    images: &mut Vec<GivenImage>,
+) -> Result<Value, ApiError> {
+    let mut own = Value::Null;
     if let Value::Object(map) = &mut value {
-        if map
-            .remove("images")
-            .is_some_and(|images| images.as_array().is_none_or(|images| !images.is_empty()))
-        {
-            let message = "images are not supported: models take text only";
-            return Err(ApiError::unsupported(format!("{name}.images"), message));
-        }
+        own = map.remove("images").unwrap_or_default();
         for field in ["thinking", "tool_name"] {
             if let Some(value) = map
                 .get(field)
@@ -477,7 +480,37 @@ fn chat_message(name: &str, mut value: Value) -> Result<Value, ApiError> {
             map.insert("name".to_owned(), tool);
         }
     }
-    message(name, value)
+    let mut message = message(name, value, images)?;
+    add_images(&format!("{name}.images"), &own, &mut message, images)?;
+    Ok(message)
+}
+
+/// Puts a list of images in base64 before the text of a message.
+fn add_images(
+    at: &str,
+    files: &Value,
+    message: &mut Value,
+    images: &mut Vec<GivenImage>,
+) -> Result<(), ApiError> {
+    let files = match files {
+        Value::Null => return Ok(()),
+        Value::Array(files) if files.is_empty() => return Ok(()),
+        Value::Array(files) => files,
+        other => return Err(wrong(at, "a list of images in base64", other)),
+    };
+    if message["role"] != "user" {
+        return Err(images::not_of_user(at));
+    }
+    let mut parts = Vec::with_capacity(files.len() + 1);
+    for file in files {
+        let file = file.as_str();
+        let file = file.ok_or_else(|| wrong(at, "a list of images in base64", &files[0]))?;
+        images.push(images::from_base64(at, file)?);
+        parts.push(images::part());
+    }
+    parts.push(json!({"type": "text", "text": message["content"].take()}));
+    message["content"] = parts.into();
+    Ok(())
 }
 
 /// `json`, a JSON schema, or an empty string for no form.

@@ -24,6 +24,8 @@ pub(crate) struct TemplateForm {
     has_thought_or_content: bool,
     /// Thoughts are parts of the content: Mistral.
     has_thought_parts: bool,
+    /// All contents are lists of parts: Idefics 3 and SmolVLM. These show nothing of a content that is a text.
+    has_only_parts: bool,
 }
 
 impl TemplateForm {
@@ -36,7 +38,18 @@ impl TemplateForm {
         ]
         .into_iter()
         .any(|calls| template.contains(calls));
+        let goes_through_parts = [
+            "in message.content",
+            "in message['content']",
+            "in message[\"content\"]",
+        ]
+        .into_iter()
+        .any(|parts| template.contains(parts));
+        let asks_for_text = ["is string", "is not string"]
+            .into_iter()
+            .any(|test| template.contains(test));
         Self {
+            has_only_parts: goes_through_parts && !asks_for_text,
             has_short_ids: template.contains("[TOOL_CALLS]"),
             has_single_calls: template.contains("tool_calls[0]") && !takes_all_calls,
             has_thought_or_content: template.contains("<|channel|>")
@@ -62,6 +75,9 @@ pub(crate) fn prepare(mut messages: Vec<Value>, form: TemplateForm) -> Vec<Value
         if form.has_thought_parts {
             add_thought_to_content(message);
         }
+    }
+    if form.has_only_parts {
+        messages.iter_mut().for_each(make_content_parts);
     }
     messages
 }
@@ -250,6 +266,14 @@ fn add_thought_to_content(message: &mut Map<String, Value>) {
     let mut parts = vec![json!({"type": "thinking", "thinking": thought, "closed": true})];
     parts.extend(text_in(message, "content").map(|text| json!({"type": "text", "text": text})));
     message.insert("content".to_owned(), parts.into());
+}
+
+/// Makes a text the only part of a content.
+fn make_content_parts(message: &mut Value) {
+    let content = &mut message["content"];
+    if content.is_string() {
+        *content = json!([{"type": "text", "text": content.take()}]);
+    }
 }
 
 #[cfg(test)]

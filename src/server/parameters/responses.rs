@@ -4,9 +4,11 @@
 //! it, from the store. Chat templates know functions only, so a custom tool is described as a function with one text,
 //! and a member of a namespace as a function whose name begins with the namespace's; [`ToolNames`] leads back.
 
+use crate::server::images::GivenImage;
 use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
+use crate::server::parameters::kinds::images;
 use crate::server::parameters::kinds::messages::{EFFORTS, check_count};
 use crate::server::parameters::kinds::sampling::{Metadata, OneChoice, PredictedOrAll};
 use crate::server::parameters::kinds::structured::JsonSchema;
@@ -553,7 +555,7 @@ impl Kind for Strings {
 pub(crate) enum Item {
     Message {
         role: Role,
-        text: String,
+        content: Vec<Piece>,
     },
     /// `is_custom`: the arguments are a text.
     Call {
@@ -577,7 +579,24 @@ pub(crate) enum Item {
     Unknown(String),
 }
 
-#[derive(Clone, Copy)]
+/// A part of a message.
+pub(crate) enum Piece {
+    Text(String),
+    Image(GivenImage),
+}
+
+impl Piece {
+    fn add(self, role: Role, turns: &mut Turns) {
+        match (self, role) {
+            (Self::Text(text), Role::System) => turns.system(&text),
+            (Self::Text(text), Role::User) => turns.user(&text),
+            (Self::Text(text), Role::Assistant) => turns.assistant(&text),
+            (Self::Image(image), _) => turns.image(image),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     System,
     User,
@@ -587,18 +606,11 @@ pub(crate) enum Role {
 impl Item {
     fn add(self, turns: &mut Turns, names: &ToolNames, seal: &Seal) {
         match self {
-            Self::Message {
-                role: Role::System,
-                text,
-            } => turns.system(&text),
-            Self::Message {
-                role: Role::User,
-                text,
-            } => turns.user(&text),
-            Self::Message {
-                role: Role::Assistant,
-                text,
-            } => turns.assistant(&text),
+            Self::Message { role, content } => {
+                for piece in content {
+                    piece.add(role, turns);
+                }
+            }
             Self::Call {
                 id,
                 namespace,
@@ -642,7 +654,7 @@ impl Kind for Items {
                     message,
                     Item::Message {
                         role: Role::User,
-                        text,
+                        content: vec![Piece::Text(text)],
                     },
                 )]);
             }
@@ -664,6 +676,7 @@ impl Kind for Items {
         let part = json!({"type": {"enum": ["input_text", "output_text", "text"]}, "text": string});
         let part = json!({"title": "ItemPart", "type": "object", "required": ["type", "text"], "properties": part});
         let content = json!({"anyOf": [string, {"type": "array", "items": part}]});
+        let shown = content_schema(&part);
         let message = json!({
             "title": "MessageItem",
             "examples": [{"role": "user", "content": "Hello!"}],
@@ -672,7 +685,7 @@ impl Kind for Items {
             "properties": {
                 "type": {"enum": ["message", null]},
                 "role": {"enum": ["user", "assistant", "system", "developer"]},
-                "content": content,
+                "content": shown,
             },
         });
         let item = |title: &str, kind: &str, required: Value, mut properties: Value| {
@@ -709,6 +722,18 @@ impl Kind for Items {
     }
 }
 
+/// The content of a message, of parts of text and images.
+fn content_schema(text: &Value) -> Value {
+    let image = json!({
+        "type": {"const": "input_image"},
+        "image_url": {"type": "string"},
+        "detail": {"type": ["string", "null"]},
+    });
+    let image = json!({"type": "object", "required": ["type", "image_url"], "properties": image});
+    let parts = json!({"type": "array", "items": {"anyOf": [text, image]}});
+    json!({"anyOf": [{"type": "string"}, parts]})
+}
+
 fn kind_of<'a>(at: &str, value: &'a Value) -> Result<&'a str, ApiError> {
     match &value["type"] {
         Value::String(kind) => Ok(kind),
@@ -726,15 +751,16 @@ fn read_item(at: &str, value: &Value) -> Result<Item, ApiError> {
         kind_of(at, value)?
     };
     match kind {
-        "message" => Ok(Item::Message {
-            role: role_of(at, value)?,
-            text: content(&format!("{at}.content"), &value["content"], false)?,
-        }),
+        "message" => {
+            let role = role_of(at, value)?;
+            let content = pieces(&format!("{at}.content"), &value["content"], role)?;
+            Ok(Item::Message { role, content })
+        }
         "function_call" => call_of(at, value, "arguments", false),
         "custom_tool_call" => call_of(at, value, "input", true),
         "function_call_output" | "custom_tool_call_output" => Ok(Item::Result {
             id: text_of(at, value, "call_id")?,
-            text: content(&format!("{at}.output"), &value["output"], true)?,
+            text: result_text(&format!("{at}.output"), &value["output"])?,
         }),
         "reasoning" => reasoning_of(at, value),
         "item_reference" => text_of(at, value, "id").map(Item::Reference),
@@ -797,29 +823,70 @@ fn reasoning_of(at: &str, item: &Value) -> Result<Item, ApiError> {
     })
 }
 
-/// The text of a content. An image in the result of a tool is named: the conversation could not go on if it were
-/// refused, because clients send it again with each request.
-fn content(at: &str, content: &Value, is_result: bool) -> Result<String, ApiError> {
-    let parts = match content {
-        Value::String(text) => return Ok(text.clone()),
-        Value::Array(parts) => parts,
-        Value::Null => return Err(ApiError::missing(at)),
-        other => return Err(wrong(at, "a string or a list of parts", other)),
+/// The parts of a content, each with its path; `None` for a text.
+fn parts<'a>(at: &str, content: &'a Value) -> Result<Option<&'a [Value]>, ApiError> {
+    match content {
+        Value::String(_) => Ok(None),
+        Value::Array(parts) => Ok(Some(parts)),
+        Value::Null => Err(ApiError::missing(at)),
+        other => Err(wrong(at, "a string or a list of parts", other)),
+    }
+}
+
+/// The pieces of a message.
+fn pieces(at: &str, content: &Value, role: Role) -> Result<Vec<Piece>, ApiError> {
+    let Some(parts) = parts(at, content)? else {
+        let text = content.as_str().unwrap_or_default();
+        return Ok(vec![Piece::Text(text.to_owned())]);
+    };
+    let mut texts = Vec::new();
+    let mut pieces = Vec::new();
+    for (index, part) in parts.iter().enumerate() {
+        let at = format!("{at}[{index}]");
+        if kind_of(&at, part)? != "input_image" {
+            texts.push(part_text(&at, part)?);
+            continue;
+        }
+        if role != Role::User {
+            return Err(images::not_of_user(&at));
+        }
+        pieces.extend((!texts.is_empty()).then(|| Piece::Text(texts.join("\n"))));
+        texts.clear();
+        pieces.push(Piece::Image(images::from_part(&at, part)?));
+    }
+    if !texts.is_empty() || pieces.is_empty() {
+        pieces.push(Piece::Text(texts.join("\n")));
+    }
+    Ok(pieces)
+}
+
+/// The text of a tool's result. An image in it is named: the conversation could not go on if it were refused, because
+/// clients send it again with each request.
+fn result_text(at: &str, content: &Value) -> Result<String, ApiError> {
+    let Some(parts) = parts(at, content)? else {
+        return Ok(content.as_str().unwrap_or_default().to_owned());
     };
     let texts = parts.iter().enumerate().map(|(index, part)| {
         let at = format!("{at}[{index}]");
-        let field = match kind_of(&at, part)? {
-            "input_text" | "output_text" | "text" | "summary_text" => "text",
-            "refusal" => "refusal",
-            "input_image" if is_result => return Ok("[an image, which this model cannot see]"),
-            kind => {
-                let message = format!("content parts of type {} are not supported", shorten(kind));
-                return Err(ApiError::unsupported(at, message));
-            }
-        };
-        part[field]
-            .as_str()
-            .ok_or_else(|| wrong(&format!("{at}.{field}"), "a string", &part[field]))
+        match kind_of(&at, part)? {
+            "input_image" => Ok("[an image, which this model cannot see]"),
+            _ => part_text(&at, part),
+        }
     });
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+}
+
+/// The text of a part.
+fn part_text<'a>(at: &str, part: &'a Value) -> Result<&'a str, ApiError> {
+    let field = match kind_of(at, part)? {
+        "input_text" | "output_text" | "text" | "summary_text" => "text",
+        "refusal" => "refusal",
+        kind => {
+            let message = format!("content parts of type {} are not supported", shorten(kind));
+            return Err(ApiError::unsupported(at, message));
+        }
+    };
+    part[field]
+        .as_str()
+        .ok_or_else(|| wrong(&format!("{at}.{field}"), "a string", &part[field]))
 }

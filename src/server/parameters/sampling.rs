@@ -2,7 +2,7 @@
 //! follows from it.
 
 use crate::engine::request::{
-    DrawParams, LOGIT_BIAS, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint,
+    DrawParams, LOGIT_BIAS, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint, Tile,
 };
 use crate::platform::SystemTime;
 use crate::server::guards::access::Client;
@@ -111,6 +111,8 @@ pub(crate) struct Shape {
     pub(crate) end_ids: Vec<u32>,
     /// The format that `answer` parses; `None`: it does not tell thought from answer.
     pub(crate) format: Option<AnswerFormat>,
+    /// Parts of the images that tokens of the prompt stand for.
+    pub(crate) tiles: Arc<[Tile]>,
 }
 
 impl Default for Shape {
@@ -122,6 +124,7 @@ impl Default for Shape {
             kept_ids: Arc::default(),
             end_ids: Vec::new(),
             format: None,
+            tiles: Arc::default(),
         }
     }
 }

@@ -5,6 +5,8 @@
 //! calls, and of tools. Text that follows text of the same role is joined to it. Instructions that come later than the
 //! first message of the user become part of the user's turn, because many templates refuse them anywhere else.
 
+use crate::server::images::GivenImage;
+use crate::server::parameters::kinds::images;
 use crate::server::parameters::kinds::messages::MessageList;
 use serde_json::{Map, Value, json};
 
@@ -13,6 +15,8 @@ use serde_json::{Map, Value, json};
 pub(crate) struct Turns {
     system: String,
     turns: Vec<Map<String, Value>>,
+    /// Those that parts of the turns stand for, in order.
+    images: Vec<GivenImage>,
 }
 
 impl Turns {
@@ -33,6 +37,22 @@ impl Turns {
                 .or_insert_with(|| "".into()),
             text,
         );
+    }
+
+    /// Adds an image of the user. What the turn has becomes parts.
+    pub(crate) fn image(&mut self, image: GivenImage) {
+        let content = self
+            .turn("user")
+            .entry("content")
+            .or_insert_with(|| json!([]));
+        if let Value::String(text) = content {
+            let part = (!text.is_empty()).then(|| images::text_part(text));
+            *content = part.into_iter().collect();
+        }
+        if let Value::Array(parts) = content {
+            parts.push(images::part());
+            self.images.push(image);
+        }
     }
 
     /// Adds text of the assistant.
@@ -102,6 +122,9 @@ impl Turns {
                 join(&mut instructions, text);
                 *text = instructions;
             }
+            Some(Value::Array(parts)) if !instructions.is_empty() => {
+                parts.insert(0, images::text_part(&instructions));
+            }
             Some(_) => {}
             None => {
                 let user = json!({"role": "user", "content": instructions});
@@ -119,7 +142,7 @@ impl Turns {
             turn.entry("content").or_insert_with(|| "".into());
             Value::Object(turn)
         });
-        MessageList::new(system.into_iter().chain(turns).collect())
+        MessageList::new(system.into_iter().chain(turns).collect(), self.images)
     }
 
     /// The last turn, if it is of this role; else a new one.
@@ -141,8 +164,10 @@ fn join(text: &mut String, more: &str) {
 }
 
 fn join_value(value: &mut Value, more: &str) {
-    if let Value::String(text) = value {
-        join(text, more);
+    match value {
+        Value::String(text) => join(text, more),
+        Value::Array(parts) if !more.is_empty() => parts.push(images::text_part(more)),
+        _ => {}
     }
 }
 

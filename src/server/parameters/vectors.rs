@@ -95,7 +95,7 @@ fields! {
         max_tokens: Option<i64> = Optional(Integer { min: 1, max: Most::Context }),
     }
     refuses {
-        images: "models take text only",
+        images: "only texts have vectors",
         inputs: "send `texts`",
     }
 }

@@ -378,6 +378,7 @@ impl Generation {
             count_params(&state.metrics, &params, prompt, info.max_model_len);
             let request = Request {
                 params: sampling.params_for(&params, prompt, (state, shape)),
+                tiles: shape.tiles.clone(),
                 ..sampling.request(prompt.clone())
             };
             for receiver in state.submit(request).map_err(refused)? {

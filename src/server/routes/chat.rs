@@ -1,8 +1,10 @@
 //! `POST /v1/chat/completions`, and [`begin`], with which every API begins an answer to a conversation.
 
 use crate::engine::handle::EngineInfo;
+use crate::engine::request::Tile;
 use crate::platform;
 use crate::server::guards::{Client, GivenId};
+use crate::server::images::{GivenImage, IMAGES_MAX, ReadImages};
 use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::prepared::TemplateForm;
 use crate::server::parameters::sampling::{Sampling, SamplingRequest, Shape};
@@ -127,9 +129,17 @@ pub(crate) async fn begin(
     } else {
         prompt_bytes_max(info)
     };
-    let prompt = prompt(state, conversation, sampling.names, bytes_max).await?;
+    let (prompt, tiles) =
+        prompt_with_images(state, conversation, sampling.names, bytes_max).await?;
+    let length = prompt.len();
     let ids = sampling.truncated(prompt);
+    if ids.len() < length && !tiles.is_empty() {
+        let has = format!("the prompt has {length} tokens, and one with images is not cut");
+        let field = name_of("prompt", sampling.names);
+        return Err(ApiError::context_length(field, info.max_model_len, &has));
+    }
     let mut shape = form.shape(state, &ids, continued.as_deref());
+    shape.tiles = tiles;
     shape.answer = shape.answer.telling_apart(parsing);
     let prompts = vec![ids];
     let generation = Generation::submit(state, &prompts, &sampling, &shape)?;
@@ -273,31 +283,76 @@ impl ChatForm {
             answer: AnswerParser::new(format, start, &tools),
             kept_ids: format.kept_ids(tokenizer, tools.shown.is_some()),
             end_ids: Vec::new(),
+            tiles: Arc::default(),
             format: Some(format),
         }
     }
 }
 
-/// Renders and encodes the conversation, whose prompt may have this many bytes.
+/// Renders and encodes the conversation, whose prompt may have this many bytes without its images.
 pub(crate) async fn prompt(
     state: &ModelState,
     conversation: Conversation,
     names: Names,
     bytes_max: usize,
 ) -> Result<Vec<u32>, ApiError> {
-    let ids = rendered(
-        state,
-        (conversation, names, bytes_max),
-        TextModel::chat_prompt,
-    )
-    .await?;
-    if ids.is_empty() {
-        return Err(ApiError::invalid(
+    let prompt = prompt_with_images(state, conversation, names, bytes_max);
+    Ok(prompt.await?.0)
+}
+
+/// [`prompt`], with the parts of the images that tokens of it stand for.
+async fn prompt_with_images(
+    state: &ModelState,
+    mut conversation: Conversation,
+    names: Names,
+    bytes_max: usize,
+) -> Result<(Vec<u32>, Arc<[Tile]>), ApiError> {
+    let images = read_images(state, conversation.messages.take_images()).await?;
+    let shown = images
+        .as_ref()
+        .map(|images| (images.marker, images.texts.clone()));
+    let render = move |text: &TextModel, input: &ChatInput<'_>| match &shown {
+        None => text.chat_prompt(input),
+        Some((marker, texts)) => text.chat_prompt_with_images(input, marker, texts),
+    };
+    let ids = rendered(state, (conversation, names, bytes_max), render).await?;
+    let refused = |message: &str| {
+        Err(ApiError::invalid(
             name_of("prompt", names),
-            "the conversation renders to an empty prompt",
-        ));
+            message.to_owned(),
+        ))
+    };
+    if ids.is_empty() {
+        return refused("the conversation renders to an empty prompt");
     }
-    Ok(ids)
+    let Some(images) = images else {
+        return Ok((ids, Arc::default()));
+    };
+    match images.placed(&ids) {
+        Some(tiles) => Ok((ids, tiles)),
+        None => refused("the tokens of the prompt do not stand for the rows of its images"),
+    }
+}
+
+/// Decodes and cuts images, off the async threads; `None` if there are none.
+async fn read_images(
+    state: &ModelState,
+    images: Vec<GivenImage>,
+) -> Result<Option<ReadImages>, ApiError> {
+    let Some(first) = images.first() else {
+        return Ok(None);
+    };
+    if let Some(image) = images.get(IMAGES_MAX) {
+        let message = format!("a request has at most {IMAGES_MAX} images");
+        return Err(ApiError::invalid(image.name.clone(), message));
+    }
+    let room = state.ready()?.images;
+    let (Some(reader), Some(room)) = (state.options.images.clone(), room) else {
+        let message = "images are not supported: this model reads text only";
+        return Err(ApiError::unsupported(first.name.clone(), message));
+    };
+    let read = move || reader.read(&images, room.rows);
+    state.shared.offload(ALWAYS, read).await?.map(Some)
 }
 
 /// Result of `render` on the conversation, off the async threads.
@@ -314,6 +369,10 @@ pub(crate) async fn rendered<T: Send + 'static>(
         .as_ref()
         .is_none_or(|template| template.source().contains("tool"));
     let has_tools_as_text = !shows_tools && conversation.uses_tools();
+    if has_tools_as_text && conversation.shows_parts() {
+        let message = "the chat template shows no tools, so they cannot be used beside images";
+        return Err(ApiError::unsupported("tools", message));
+    }
     if has_tools_as_text && state.shared.is_new_name("the chat template") {
         tracing::warn!(
             "the chat template shows no tools, so they are described in the instructions"

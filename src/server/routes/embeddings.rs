@@ -114,6 +114,7 @@ pub(crate) async fn embeddings(
         Asked::Llama(request) => return llama_form(&state, client, *request).await,
         Asked::Chat(request) => {
             let mut conversation = Conversation::new(request.conversation)?;
+            conversation.refuse_images()?;
             conversation.add_generation_prompt = request.add_generation_prompt;
             let bytes_max = prompt_bytes_max(state.ready()?);
             let ids = chat::prompt(&state, conversation, chat::NAMES, bytes_max).await?;

@@ -11,6 +11,7 @@ use crate::engine::handle::{EngineHandle, Status};
 use crate::engine::request::{DrawDefaults, SamplingParams, SubmitError};
 use crate::platform::{self, Instant};
 use crate::server::counters::{Metrics, Throughput};
+use crate::server::images::ImageReader;
 use crate::server::wire::error::ApiError;
 use crate::text::TextModel;
 use crate::text::answer::AnswerFormat;
@@ -56,6 +57,8 @@ pub struct LoadedModel {
     pub engine: EngineHandle,
     /// Its tokenizer and chat template.
     pub text: Arc<TextModel>,
+    /// Reads the images that are sent to it; `None`: it reads text only.
+    pub images: Option<ImageReader>,
     /// Its sampling defaults.
     pub defaults: SamplingParams,
     /// Those of them that its files set.
@@ -486,6 +489,7 @@ impl Configured {
 
     fn loaded(&self, shared: Arc<Shared>, model: LoadedModel) -> Loaded {
         let options = ServerOptions {
+            images: model.images,
             defaults: model.defaults,
             draw_defaults: model.draw_defaults,
             ..self.options.clone()

@@ -27,6 +27,7 @@ pub(crate) use model::ModelState;
 pub(crate) use models::{ModelStatus, ModelView, Models};
 
 use super::counters::HttpResponses;
+use super::images::ImageReader;
 use super::stored::Responses;
 use super::traces::TraceSink;
 use super::wire::error::ApiError;
@@ -205,6 +206,8 @@ pub struct ServerOptions {
     /// Clients with different keys share the cached beginnings of their prompts. Then each can find out what others
     /// have asked, by the time that its answers take.
     pub share_prefixes: bool,
+    /// Reads the images that are sent to the model; `None`: it reads text only.
+    pub images: Option<ImageReader>,
     /// LoRA adapters of the model, each served by a name of its own.
     pub adapters: Vec<ServedAdapter>,
     /// Reads the adapters that clients load; `None`: they may load none.

@@ -24,6 +24,7 @@ pub(crate) fn case(seed: u64) -> Case {
         keeps_states: false,
         adapter_slots: 0,
         predicts: false,
+        role: Role::default(),
     };
     let config = config(&mut random, &shape);
     let nan = random
@@ -45,6 +46,7 @@ pub(crate) fn case(seed: u64) -> Case {
         config,
         script,
         draft: None,
+        reads_images: false,
         host_rows_every,
         arrivals,
     };
@@ -172,6 +174,7 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
     Request {
         prompt: prompt.into(),
         second_text: None,
+        tiles: Arc::default(),
         params,
         adapter: None,
         cache_salt,

@@ -20,10 +20,14 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), Ba
     let Embed {
         table, scale, out, ..
     } = *step;
+    if step.id == RowId::Image && !recorder.shape.images {
+        return Ok(());
+    }
     let (id, id_first) = match step.id {
         RowId::Token => (0, 0),
         RowId::Position(first) => (1, first),
         RowId::Text => (2, 0),
+        RowId::Image => (3, 0),
     };
     let arena = recorder.arena;
     let weight = recorder.weight(table);

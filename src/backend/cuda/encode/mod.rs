@@ -70,7 +70,7 @@ pub(super) struct BatchShape {
     pub(super) tokens: u32,
     /// Sequences.
     pub(super) sequences: u32,
-    /// Logits rows; 0 if nothing is sampled.
+    /// Logits rows; 0 if nothing is sampled or merged.
     pub(super) logits_rows: u32,
     /// Sample rows.
     pub(super) samples: u32,
@@ -84,6 +84,8 @@ pub(super) struct BatchShape {
     pub(super) copies: bool,
     /// The part of the plan that it runs.
     pub(super) part: Part,
+    /// A token row stands for a row of an image.
+    pub(super) images: bool,
     /// Numbers of rows of the sequences, as recurrences tell them apart.
     pub(super) scan: ScanShape,
     /// Which sampling options any row uses.
@@ -141,6 +143,15 @@ fn are_apart(inputs: &BatchInputs, group: &GroupInputs, block_size: u32) -> bool
     })
 }
 
+/// Rows of the bucket that a tower merges; 0 if the plan is no tower's.
+fn merged_rows(plan: &Plan, inputs: &BatchInputs, capacity: &Capacity) -> u32 {
+    if !plan.pools_merged_rows() || inputs.pools.is_empty() {
+        return 0;
+    }
+    let rows = u32::try_from(inputs.logits_rows.len()).expect("checked against the capacity");
+    rows.next_power_of_two().min(capacity.samples_max)
+}
+
 impl BatchShape {
     /// The bucket of a batch.
     pub(super) fn of(plan: &Plan, inputs: &BatchInputs, capacity: &Capacity) -> Self {
@@ -164,7 +175,7 @@ impl BatchShape {
         let shape = Self {
             tokens: bucket(count(inputs.token_ids.len())).min(capacity.tokens_max),
             sequences: bucket(count(inputs.sequences.len())).min(capacity.sequences_max),
-            logits_rows: sampled(inputs.logits_rows.len()),
+            logits_rows: sampled(inputs.logits_rows.len()).max(merged_rows(plan, inputs, capacity)),
             samples: sampled(inputs.samples.len()),
             pools: pools.next_power_of_two().min(capacity.pools_max(plan)) * pools.min(1),
             decode,
@@ -175,6 +186,7 @@ impl BatchShape {
                     .all(|group| are_apart(inputs, group, capacity.block_size)),
             copies: inputs.groups.iter().any(|group| !group.copies.is_empty()),
             part: inputs.part(),
+            images: inputs.has_image_rows(),
             scan: ScanShape::of(
                 plan.for_batch(inputs),
                 inputs.sequences.iter().map(|sequence| sequence.row_count),
@@ -223,6 +235,7 @@ impl BatchShape {
                     apart,
                     copies,
                     part,
+                    images: false,
                     scan,
                     sample,
                 };
@@ -246,6 +259,7 @@ impl BatchShape {
                     apart: false,
                     copies: false,
                     part: Part::Model,
+                    images: false,
                     scan: ScanShape::of(plan, std::iter::once(tokens)),
                     sample,
                 }),

@@ -38,5 +38,18 @@ fn rows_come_from_the_batch_or_from_a_feed_slot() {
         Storage::F32,
     );
     assert_eq!(out, [13.0, 16.1875, 7.0, 10.1, 9.0, 12.0]);
-    assert_eq!(Vec::from_iter(of(RowId::Text)), [1, 0, 0]);
+    assert_eq!(Vec::from_iter(of(RowId::Text)), [Some(1), Some(0), Some(0)]);
+    assert_eq!(Vec::from_iter(of(RowId::Image)), [None; 3]);
+}
+
+#[test]
+fn rows_of_images_are_looked_up_by_their_own_step_alone() {
+    let inputs = BatchInputs {
+        token_ids: vec![7, IMAGE_ROW | 2, FEED | 1, IMAGE_ROW],
+        positions: vec![0, 1, 2, 3],
+        ..BatchInputs::default()
+    };
+    let of = |id| Vec::from_iter(ids(id, &inputs, &[0, 5]));
+    assert_eq!(of(RowId::Token), [Some(7), None, Some(5), None]);
+    assert_eq!(of(RowId::Image), [None, Some(2), None, Some(0)]);
 }

@@ -31,6 +31,7 @@ fn id_params(id: RowId) -> (u32, u32) {
         RowId::Token => (0, 0),
         RowId::Position(first) => (1, first),
         RowId::Text => (2, 0),
+        RowId::Image => (3, 0),
     }
 }
 
@@ -39,6 +40,9 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), Ba
     let Embed {
         table, scale, out, ..
     } = *step;
+    if step.id == RowId::Image && !recorder.shape.images {
+        return Ok(());
+    }
     let (id, id_first) = id_params(step.id);
     let accumulate = u32::from(step.accumulate);
     let arena = recorder.arena;

@@ -6,7 +6,7 @@ use super::{Recorder, Variant, params, vectors_of};
 use crate::plan::GatherRows;
 
 params! {
-    Params { rows: u32, vectors: u32, logits_start: u32 }
+    Params { rows: u32, vectors: u32, x_vectors: u32, logits_start: u32 }
 }
 
 /// Invocations of a workgroup; each copies 4 elements.
@@ -18,10 +18,11 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatherRows) -> Result<(
     let arena = recorder.arena;
     let rows = recorder.rows(out);
     let vectors = vectors_of("gather_rows", recorder.columns(out))?;
-    debug_assert_eq!(
-        recorder.columns(x),
-        recorder.columns(out),
-        "rows are copied whole"
+    let x_vectors = vectors_of("gather_rows", recorder.columns(x))?;
+    debug_assert!(vectors.is_multiple_of(x_vectors), "rows are copied whole");
+    debug_assert!(
+        rows <= arena.group_rows,
+        "all rows that are gathered together fit their buffer"
     );
     debug_assert!(
         recorder.group.logits_start + rows <= recorder.shape.logits_rows,
@@ -30,6 +31,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatherRows) -> Result<(
     let params = Params {
         rows,
         vectors,
+        x_vectors,
         logits_start: recorder.group.logits_start,
     };
     let bindings = [

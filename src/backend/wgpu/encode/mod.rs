@@ -130,6 +130,8 @@ pub(crate) struct BatchShape {
     pub(crate) pools: u32,
     /// The part of the plan that it runs.
     pub(crate) part: Part,
+    /// Whether any token row stands for a row of an image.
+    pub(crate) images: bool,
     /// Number of dispatches that one layer's attention is divided among.
     pub(crate) attend_slices: u32,
 }
@@ -197,6 +199,7 @@ pub(crate) fn flatten(
             0
         },
         part: inputs.part(),
+        images: inputs.has_image_rows(),
         attend_slices: 1,
     })
 }

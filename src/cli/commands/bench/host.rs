@@ -83,6 +83,8 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
         max_num_seqs: sequences,
         sequences_max: sequences,
         adapter_slots: 0,
+        image_rows: 0,
+        patches_max: 0,
         feed_slots: 2 * sequences,
         table_entries_max: blocks_each * sequences,
         history_max: 1,

@@ -3,7 +3,7 @@
 use super::{Subject, number};
 use anyhow::Result;
 use folio::config::Config;
-use folio::engine::fit::{Bytes, FitReport};
+use folio::engine::fit::{Beside, Bytes, FitReport};
 use folio::model::ShortName;
 
 /// A line for each short name.
@@ -24,7 +24,7 @@ fn line(short: &ShortName, config: &Config, subject: &Subject) -> Result<String>
         return Ok(format!("{} (size not known here)", short.repository));
     };
     let plan = model.record(subject.caps.activations);
-    let fit = FitReport::new(&model, &plan, None, config, &subject.caps).requested;
+    let fit = FitReport::new(&model, &plan, Beside::default(), config, &subject.caps).requested;
     let weights = Bytes(fit.weight_bytes);
     if !fit.fits() {
         return Ok(format!("about {weights}: does not fit"));

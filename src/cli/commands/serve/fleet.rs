@@ -95,6 +95,7 @@ fn load(
     Ok(LoadedModel {
         engine,
         text,
+        images: session.images.clone(),
         defaults,
         draw_defaults: session.draw_defaults(),
         end: Box::new(move || {

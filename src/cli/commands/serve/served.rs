@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::builder::NonEmptyStringValueParser;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use folio::engine::fit::FitReport;
+use folio::engine::fit::{Beside, FitReport};
 use folio::engine::request::SamplingParams;
 use folio::engine::{StartError, add_predictor};
 use folio::server::{Reranker, ServerOptions};
@@ -158,7 +158,7 @@ impl Served {
             add_predictor(&config, &mut model)?;
             let caps = device.caps()?;
             let plan = model.record(caps.activations);
-            let report = FitReport::new(&model, &plan, None, &config, &caps);
+            let report = FitReport::new(&model, &plan, Beside::default(), &config, &caps);
             ensure!(
                 report.requested.fits(),
                 StartError::DoesNotFit(Box::new(report))

@@ -50,6 +50,7 @@ fn prompt(memory: &Memory, prompt_len: u32) -> Holding {
     let whole = prompt_len / unit * unit;
     memory.holding(&Claim {
         adapter: None,
+        tiles: &[],
         salt: None,
         owner: None,
         prompt_len,

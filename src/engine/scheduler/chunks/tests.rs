@@ -13,6 +13,8 @@ fn scheduler(deterministic: bool, tokens_max: u32) -> Scheduler {
         max_num_seqs: 4,
         sequences_max: 4,
         adapter_slots: 0,
+        image_rows: 0,
+        patches_max: 0,
         feed_slots: 8,
         table_entries_max: 400,
         history_max: 16,

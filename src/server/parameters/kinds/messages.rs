@@ -1,12 +1,14 @@
 //! The conversation of a chat request: checked, and normalized to the form that chat templates expect.
 //!
-//! Content parts are joined into one string. A missing content beside tool calls becomes the empty string. A refusal
-//! becomes the content, and a developer message a system message. The template decides which roles may follow each
-//! other; what it demands of messages beyond this is done in `prepared`.
+//! Content parts are joined into one string, unless there are images among them: then they stay parts, and the files
+//! go beside the messages. A missing content beside tool calls becomes the empty string. A refusal becomes the
+//! content, and a developer message a system message. The template decides which roles may follow each other; what it
+//! demands of messages beyond this is done in `prepared`.
 
 use crate::platform;
+use crate::server::images::GivenImage;
 use crate::server::parameters::kind::{Bounds, Kind, wrong};
-use crate::server::parameters::kinds::object;
+use crate::server::parameters::kinds::{images, object};
 use crate::server::wire::error::ApiError;
 use crate::text::RESERVED_KWARGS;
 use serde_json::{Map, Value, json};
@@ -22,20 +24,37 @@ const FREED_HERE_MAX: usize = 1000;
 
 /// Checked messages. A request may be refused for another reason at any time; if it has many messages, they are freed
 /// beside the async threads.
-pub(crate) struct MessageList(Value);
+pub(crate) struct MessageList {
+    messages: Value,
+    /// Those that parts of the messages stand for, in order.
+    images: Vec<GivenImage>,
+}
 
 impl MessageList {
-    /// Messages in the form that chat templates expect.
-    pub(crate) fn new(messages: Vec<Value>) -> Self {
-        Self(Value::Array(messages))
+    /// Messages in the form that chat templates expect, with the images that parts of them stand for.
+    pub(crate) fn new(messages: Vec<Value>, images: Vec<GivenImage>) -> Self {
+        Self {
+            messages: Value::Array(messages),
+            images,
+        }
+    }
+
+    /// The images, in order.
+    pub(crate) fn images(&self) -> &[GivenImage] {
+        &self.images
+    }
+
+    /// The same images, for whoever reads them.
+    pub(crate) fn take_images(&mut self) -> Vec<GivenImage> {
+        std::mem::take(&mut self.images)
     }
 }
 
 impl MessageList {
     /// Replaces the messages.
     pub(crate) fn change(&mut self, change: impl FnOnce(Vec<Value>) -> Vec<Value>) {
-        if let Value::Array(messages) = self.0.take() {
-            self.0 = Value::Array(change(messages));
+        if let Value::Array(messages) = self.messages.take() {
+            self.messages = Value::Array(change(messages));
         }
     }
 }
@@ -44,18 +63,18 @@ impl Deref for MessageList {
     type Target = Value;
 
     fn deref(&self) -> &Value {
-        &self.0
+        &self.messages
     }
 }
 
 impl Drop for MessageList {
     fn drop(&mut self) {
         if self
-            .0
+            .messages
             .as_array()
             .is_some_and(|messages| messages.len() > FREED_HERE_MAX)
         {
-            platform::discard(self.0.take());
+            platform::discard(self.messages.take());
         }
     }
 }
@@ -72,11 +91,13 @@ impl Kind for Messages {
             value => return Err(wrong(at, "a list of at least one message", &value)),
         };
         check_count(at, messages.len(), bounds)?;
+        let mut images = Vec::new();
         let messages = messages
             .into_iter()
             .enumerate()
-            .map(|(index, value)| message(&format!("{at}[{index}]"), value));
-        messages.collect::<Result<_, _>>().map(MessageList)
+            .map(|(index, value)| message(&format!("{at}[{index}]"), value, &mut images));
+        let messages = messages.collect::<Result<_, _>>()?;
+        Ok(MessageList::new(messages, images))
     }
 
     fn schema(&self, _: &Bounds) -> Value {
@@ -103,7 +124,21 @@ impl Kind for Messages {
             "text",
         );
         let refusal = part(json!({"const": "refusal"}), "refusal");
-        let part = json!({"title": "ContentPart", "anyOf": [text, refusal]});
+        let url = json!({"type": "string", "description": "data:image/…;base64,…"});
+        let image = json!({
+            "type": "object",
+            "required": ["type", "image_url"],
+            "description": "A PNG, JPEG, WebP, GIF or BMP file, in a message of the user to a model that reads images.",
+            "properties": {
+                "type": {"const": "image_url"},
+                "image_url": {
+                    "type": ["object", "string"],
+                    "required": ["url"],
+                    "properties": {"url": url, "detail": {"type": ["string", "null"]}},
+                },
+            },
+        });
+        let part = json!({"title": "ContentPart", "anyOf": [text, refusal, image]});
         let content = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": part}, {"type": "null"}]});
         let roles = ["system", "developer", "user", "assistant", "tool"];
         let role = json!({
@@ -144,8 +179,12 @@ pub(crate) fn check_count(at: &str, count: usize, bounds: &Bounds) -> Result<(),
     ))
 }
 
-/// Checks and normalizes one message.
-pub(crate) fn message(name: &str, value: Value) -> Result<Value, ApiError> {
+/// Checks and normalizes one message, whose images go to those of the request.
+pub(crate) fn message(
+    name: &str,
+    value: Value,
+    images: &mut Vec<GivenImage>,
+) -> Result<Value, ApiError> {
     let at = |field: &str| format!("{name}.{field}");
     let mut message = object(name, value)?;
     let role = match message.get("role") {
@@ -171,10 +210,13 @@ pub(crate) fn message(name: &str, value: Value) -> Result<Value, ApiError> {
         .filter(|content| !content.is_null())
         .or(refusal)
     {
-        None if calls.is_some() => String::new(),
+        None if calls.is_some() => "".into(),
         None => return Err(ApiError::missing(at("content"))),
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => content_parts(&at("content"), &parts)?,
+        Some(text @ Value::String(_)) => text,
+        Some(Value::Array(parts)) => {
+            let takes_images = (role == "user").then_some(images);
+            content_parts(&at("content"), &parts, takes_images)?
+        }
         Some(value) => {
             return Err(wrong(
                 &at("content"),
@@ -183,27 +225,39 @@ pub(crate) fn message(name: &str, value: Value) -> Result<Value, ApiError> {
             ));
         }
     };
-    message.insert("content".into(), content.into());
+    message.insert("content".into(), content);
     if let Some(calls) = calls {
         message.insert("tool_calls".into(), calls);
     }
     Ok(Value::Object(message))
 }
 
-fn content_parts(name: &str, parts: &[Value]) -> Result<String, ApiError> {
+/// The content that parts make: their texts, or parts again if there are images among them.
+fn content_parts(
+    name: &str,
+    parts: &[Value],
+    mut images: Option<&mut Vec<GivenImage>>,
+) -> Result<Value, ApiError> {
     let mut texts = Vec::with_capacity(parts.len());
+    let mut shown = Vec::new();
     for (index, part) in parts.iter().enumerate() {
         let name = format!("{name}[{index}]");
         match part["type"].as_str() {
             Some(kind @ ("text" | "input_text" | "output_text" | "refusal")) => {
                 let key = if kind == "refusal" { "refusal" } else { "text" };
-                texts.push(
-                    part[key]
-                        .as_str()
-                        .ok_or_else(|| wrong(&format!("{name}.{key}"), "a string", &part[key]))?,
-                );
+                let text = part[key].as_str();
+                let text =
+                    text.ok_or_else(|| wrong(&format!("{name}.{key}"), "a string", &part[key]))?;
+                texts.push(text);
             }
-            // URLs are never fetched, and no supported model takes images or audio.
+            Some("image_url") => {
+                let Some(images) = &mut images else {
+                    return Err(images::not_of_user(&name));
+                };
+                images.push(images::from_part(&name, part)?);
+                shown.extend(texts.drain(..).map(images::text_part));
+                shown.push(images::part());
+            }
             Some(kind) => {
                 let message = format!(
                     "content parts of type {} are not supported",
@@ -214,7 +268,11 @@ fn content_parts(name: &str, parts: &[Value]) -> Result<String, ApiError> {
             None => return Err(wrong(&format!("{name}.type"), "a string", &part["type"])),
         }
     }
-    Ok(texts.join("\n"))
+    if shown.is_empty() {
+        return Ok(texts.join("\n").into());
+    }
+    shown.extend(texts.drain(..).map(images::text_part));
+    Ok(shown.into())
 }
 
 /// The tool calls of an assistant's message; `None` if there are none.

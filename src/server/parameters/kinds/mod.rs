@@ -2,6 +2,7 @@
 //! describes itself as a JSON schema. Ranges that are the engine's own constants are checked by the engine, which does
 //! it for every caller (`Request::check`).
 
+pub(crate) mod images;
 pub(crate) mod messages;
 pub(crate) mod sampling;
 pub(crate) mod structured;

@@ -179,3 +179,28 @@ fn a_thought_is_a_part_of_the_content_where_the_template_reads_parts() {
     assert_eq!(prepared[1]["content"], json!([thought]));
     assert_eq!(prepared[2]["content"], "x");
 }
+
+#[test]
+fn a_template_that_goes_through_parts_gets_parts() {
+    let smolvlm =
+        "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}";
+    let messages = || {
+        let parts = json!([{"type": "image"}, {"type": "text", "text": "b"}]);
+        vec![
+            json!({"role": "system", "content": "a"}),
+            json!({"role": "user", "content": parts}),
+        ]
+    };
+    let prepared = prepare(messages(), TemplateForm::of(smolvlm));
+    assert_eq!(
+        prepared[0]["content"],
+        json!([{"type": "text", "text": "a"}])
+    );
+    assert_eq!(prepared[1], messages()[1]);
+    for other in [
+        "{{ message['content'] }}",
+        "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for p in message['content'] %}",
+    ] {
+        assert_eq!(prepare(messages(), TemplateForm::of(other)), messages());
+    }
+}

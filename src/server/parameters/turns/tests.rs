@@ -26,3 +26,29 @@ fn text_of_one_role_is_one_turn_and_instructions_come_first() {
     ]);
     assert_eq!(*turns.messages(), expected);
 }
+
+#[test]
+fn images_stand_where_they_came() {
+    let image = |name: &str| GivenImage {
+        name: name.to_owned(),
+        file: Vec::new(),
+    };
+    let mut turns = Turns::default();
+    turns.user("What is this?");
+    turns.image(image("a"));
+    turns.user("And this?");
+    turns.image(image("b"));
+    turns.assistant("A fox.");
+    turns.image(image("c"));
+    let messages = turns.messages();
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let shown = json!({"type": "image"});
+    let expected = json!([
+        {"role": "user", "content": [text("What is this?"), shown, text("And this?"), shown]},
+        {"role": "assistant", "content": "A fox."},
+        {"role": "user", "content": [shown]},
+    ]);
+    assert_eq!(*messages, expected);
+    let names = messages.images().iter().map(|image| image.name.as_str());
+    assert!(names.eq(["a", "b", "c"]));
+}

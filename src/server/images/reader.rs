@@ -1,0 +1,66 @@
+//! Reads images with a model's image processor.
+
+use super::{GivenImage, ReadImages};
+use crate::engine::request;
+use crate::image::{ImageProcessor, Picture, PictureLimits};
+use crate::server::wire::error::ApiError;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Reads the images that are sent to a model; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ImageReader {
+    processor: Arc<ImageProcessor>,
+    /// Held while an image is decoded, because that may take a gigabyte: one at a time, whoever sends them.
+    turn: Arc<Mutex<()>>,
+}
+
+impl ImageReader {
+    /// A reader with the processor of a model.
+    pub fn new(processor: ImageProcessor) -> Self {
+        Self {
+            processor: Arc::new(processor),
+            turn: Arc::default(),
+        }
+    }
+
+    /// Reads images that have at most so many rows together. Takes long.
+    ///
+    /// # Errors
+    /// The first image that cannot be read, is too large or makes too many rows; named by its field.
+    pub(crate) fn read(
+        &self,
+        images: &[GivenImage],
+        rows_max: u32,
+    ) -> Result<ReadImages, ApiError> {
+        let (mut texts, mut tiles, mut rows) = (Vec::new(), Vec::new(), 0_u32);
+        for image in images {
+            let refused = |message: String| ApiError::invalid(image.name.clone(), message);
+            let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let processed = Picture::decode(&image.file, &PictureLimits::default())
+                .and_then(|picture| self.processor.process(&picture))
+                .map_err(|error| refused(error.to_string()))?;
+            for tile in processed.tiles {
+                rows = rows.saturating_add(tile.rows);
+                tiles.push(request::Tile {
+                    start: 0,
+                    rows: tile.rows,
+                    digest: tile.digest,
+                    patches: tile.patches,
+                    positions: tile.positions,
+                });
+            }
+            if rows > rows_max {
+                return Err(refused(format!(
+                    "with this image, those of the request take {rows} tokens; at most {rows_max} are held at once"
+                )));
+            }
+            texts.push(processed.text);
+        }
+        Ok(ReadImages {
+            marker: self.processor.marker(),
+            texts,
+            placeholder: self.processor.placeholder(),
+            tiles,
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! Images in messages, as clients send them: the bytes of a file in base64, in a URL or alone.
+
+use crate::server::images::GivenImage;
+use crate::server::parameters::kind::wrong;
+use crate::server::wire::error::{ApiError, shorten};
+use base64::Engine as _;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use base64::{alphabet, engine::DecodePaddingMode};
+use serde_json::{Value, json};
+
+/// Some clients leave out what pads the end.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+/// Values of `detail` under which an image is read as the model was trained.
+const DETAILS: [&str; 2] = ["auto", "high"];
+
+/// What stands for an image in the content of a message: the part that chat templates know.
+pub(crate) fn part() -> Value {
+    json!({"type": "image"})
+}
+
+/// A text as a part beside images.
+pub(crate) fn text_part(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+/// The error for images in messages of others.
+pub(crate) fn not_of_user(at: &str) -> ApiError {
+    ApiError::unsupported(at, "only messages of the user may have images")
+}
+
+/// The image in base64 that the field called `at` has.
+pub(crate) fn from_base64(at: &str, text: &str) -> Result<GivenImage, ApiError> {
+    let refused = |error| ApiError::invalid(at, format!("the image is not base64: {error}"));
+    Ok(GivenImage {
+        name: at.to_owned(),
+        file: BASE64.decode(text).map_err(refused)?,
+    })
+}
+
+/// The image in OpenAI's parts `image_url` and `input_image`; this one is called `at`.
+pub(crate) fn from_part(at: &str, part: &Value) -> Result<GivenImage, ApiError> {
+    let field = format!("{at}.image_url");
+    let (url, detail) = match &part["image_url"] {
+        Value::String(url) => {
+            check_detail(&format!("{at}.detail"), &part["detail"])?;
+            return from_url(at, url);
+        }
+        Value::Object(object) => {
+            let url = object.get("url").unwrap_or(&Value::Null);
+            let url = url.as_str();
+            let url = url.ok_or_else(|| {
+                wrong(
+                    &format!("{field}.url"),
+                    "a string",
+                    &part["image_url"]["url"],
+                )
+            })?;
+            (url, object.get("detail").unwrap_or(&Value::Null))
+        }
+        other => return Err(wrong(&field, "an object with a `url`", other)),
+    };
+    check_detail(&format!("{field}.detail"), detail)?;
+    from_url(at, url)
+}
+
+/// Refuses another size than the model's own.
+fn check_detail(at: &str, detail: &Value) -> Result<(), ApiError> {
+    match detail {
+        Value::Null => Ok(()),
+        Value::String(detail) if DETAILS.contains(&detail.as_str()) => Ok(()),
+        Value::String(detail) => {
+            let detail = shorten(detail);
+            let message = format!(
+                "{detail} is not supported: images are read at the model's own size (\"auto\")"
+            );
+            Err(ApiError::unsupported(at, message))
+        }
+        other => Err(wrong(at, "a string", other)),
+    }
+}
+
+/// The image in Anthropic's block `image`, which is called `at`.
+pub(crate) fn from_block(at: &str, block: &Value) -> Result<GivenImage, ApiError> {
+    let source = &block["source"];
+    let text = |field: &str| {
+        let text = source[field].as_str();
+        text.ok_or_else(|| wrong(&format!("{at}.source.{field}"), "a string", &source[field]))
+    };
+    match text("type")? {
+        "base64" => from_base64(at, text("data")?),
+        "url" => from_url(at, text("url")?),
+        kind => {
+            let message = format!("images of source {} are not supported", shorten(kind));
+            Err(ApiError::unsupported(at, message))
+        }
+    }
+}
+
+/// The image in a `data:` URL. Others are never fetched.
+fn from_url(at: &str, url: &str) -> Result<GivenImage, ApiError> {
+    let scheme = url
+        .get(..5)
+        .filter(|scheme| scheme.eq_ignore_ascii_case("data:"));
+    let Some(scheme) = scheme else {
+        let message = "images are not fetched: send the file itself, as `data:image/png;base64,…`";
+        return Err(ApiError::unsupported(at, message));
+    };
+    let (head, data) = url[scheme.len()..].split_once(',').unwrap_or((url, ""));
+    let mut words = head.split(';');
+    let kind = words.next().unwrap_or_default();
+    let is_image = kind.is_empty() || kind.to_ascii_lowercase().starts_with("image/");
+    let is_base64 = words
+        .next_back()
+        .is_some_and(|word| word.trim().eq_ignore_ascii_case("base64"));
+    if !is_image || !is_base64 {
+        let message = "a `data:` URL of an image begins with its type and ends in base64: `data:image/png;base64,…`";
+        return Err(ApiError::invalid(at, message));
+    }
+    from_base64(at, data)
+}

@@ -1,0 +1,376 @@
+//! Images in conversations: golden models answer questions about them, and what cannot be read is refused by name.
+
+use crate::harness::{Answer, CHAT, MODEL, Server, config, with};
+use crate::packed;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use folio::backend::cpu::CpuBackend;
+use folio::config::Config;
+use folio::engine::{self, Others};
+use folio::image::ImageProcessor;
+use folio::model::Model;
+use folio::platform::FileAccess;
+use folio::server::{ImageReader, ServerOptions};
+use folio::text::{TextFolder, TextModel};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Words and markers, as the goldens have them.
+const TEMPLATE: &str = "{% for message in messages %}{% for part in message.content %}\
+                        {% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{{ ' ' }}\
+                        {% endfor %}{% endfor %}";
+
+fn folder(family: &str) -> PathBuf {
+    packed::model("vision").join(family)
+}
+
+fn read(family: &str, name: &str) -> Value {
+    let bytes = std::fs::read(folder(family).join(name)).expect("the file is there");
+    serde_json::from_slice(&bytes).expect("it is JSON")
+}
+
+/// A server of a golden model on the CPU, which holds rows of few images.
+fn server(family: &str, template: &str) -> Server {
+    let folder = folder(family);
+    let mut files = TextFolder::default();
+    for name in TextFolder::NAMES {
+        if let Ok(bytes) = std::fs::read(folder.join(name)) {
+            files.insert(name, bytes);
+        }
+    }
+    // The words of goldens that are special begin with a letter, as no model's do: names of fields would be taken for
+    // the beginnings of such words.
+    let mut tokenizer = read(family, "tokenizer.json");
+    let added = tokenizer["added_tokens"].as_array_mut().expect("a list");
+    added.retain(|token| {
+        token["content"]
+            .as_str()
+            .is_some_and(|text| !text.starts_with('t'))
+    });
+    files.insert("tokenizer.json", tokenizer.to_string().into_bytes());
+    let mut settings = read(family, "tokenizer_config.json");
+    let settings = settings.as_object_mut().expect("an object");
+    settings.retain(|name, _| !["bos_token", "eos_token", "pad_token"].contains(&name.as_str()));
+    files.insert(
+        "tokenizer_config.json",
+        json!(settings).to_string().into_bytes(),
+    );
+    let text = TextModel::from_folder(&files, Some(template)).expect("the text files are read");
+    let files = ImageProcessor::FILES.map(|name| read(family, name));
+    let processor = ImageProcessor::read(
+        &read(family, "config.json"),
+        [Some(&files[0]), Some(&files[1])],
+    );
+    let processor = processor.expect("the files are right");
+    let options = ServerOptions {
+        images: processor.map(ImageReader::new),
+        ..ServerOptions::default()
+    };
+    let model = Model::open(&folder).expect("the text model loads");
+    let tower = Model::open_tower(&folder, FileAccess::Read).expect("the tower loads");
+    let others = Others { draft: None, tower };
+    let config = Config {
+        max_image_rows: 170,
+        ..config()
+    };
+    let open = || Ok(CpuBackend::default());
+    let spawn = |inbox| engine::spawn_with(open, model, others, config, inbox, |_| {});
+    Server::start(spawn, options, Arc::new(text))
+}
+
+fn file(name: &str) -> Vec<u8> {
+    std::fs::read(folder("images").join(name)).expect("the image is there")
+}
+
+fn url(file: &[u8]) -> String {
+    format!("data:image/png;base64,{}", STANDARD.encode(file))
+}
+
+fn part(url: &str) -> Value {
+    json!({"type": "image_url", "image_url": {"url": url}})
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    let list = value
+        .as_array()
+        .unwrap_or_else(|| panic!("a list, not {value}"));
+    list.iter()
+        .map(|id| id.as_u64().expect("an id") as u32)
+        .collect()
+}
+
+/// A golden case as the parts of a message: words, and images in place of markers.
+fn parts(case: &Value, marker: u64) -> Value {
+    let mut images = case["images"].as_array().expect("names").iter();
+    let prompt = ids(&case["prompt"]).into_iter().map(|id| {
+        if u64::from(id) == marker {
+            let name = images.next().and_then(Value::as_str);
+            part(&url(&file(name.expect("a marker has an image"))))
+        } else {
+            json!({"type": "text", "text": format!("t{id:03}")})
+        }
+    });
+    prompt.collect()
+}
+
+/// The golden cases whose images every decoder reads alike, each with its parts.
+fn cases(family: &str) -> Vec<(Value, Value)> {
+    let marker = read(family, "config.json")["image_token_id"]
+        .as_u64()
+        .expect("an id");
+    let golden = read(family, "golden.json");
+    let list = golden["cases"].as_array().expect("a list of cases").iter();
+    let is_exact = |case: &&Value| {
+        let images = case["images"].to_string();
+        images.contains(".png") && !images.contains(".jpg")
+    };
+    list.filter(is_exact)
+        .map(|case| (case.clone(), parts(case, marker)))
+        .collect()
+}
+
+fn asking(content: &Value) -> Value {
+    json!({"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 16,
+        "ignore_eos": true, "return_token_ids": true})
+}
+
+/// The answer to a request that is right.
+fn answered(server: &Server, path: &str, body: &Value) -> Value {
+    let answer = server.post(path, body);
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    answer.json()
+}
+
+#[test]
+fn questions_about_images_are_answered_as_by_transformers() {
+    for family in ["idefics3", "smolvlm"] {
+        let server = server(family, TEMPLATE);
+        let cases = cases(family);
+        assert!(cases.len() > 3, "there are cases without a JPEG");
+        for (case, parts) in &cases {
+            let place = format!("{family}, {}", case["name"]);
+            let expanded = ids(&case["expanded"]);
+            let answer = answered(&server, CHAT, &asking(parts));
+            assert_eq!(ids(&answer["prompt_token_ids"]), expanded, "{place}");
+            let choice = &answer["choices"][0];
+            assert_eq!(ids(&choice["token_ids"]), ids(&case["greedy"]), "{place}");
+            assert_eq!(answer["usage"]["prompt_tokens"], expanded.len(), "{place}");
+            let messages = json!({"messages": [{"role": "user", "content": parts}]});
+            let counted = answered(&server, "/tokenize", &messages);
+            assert_eq!(counted["count"], expanded.len(), "{place}");
+            let again = answered(&server, CHAT, &asking(parts));
+            assert_eq!(
+                again["choices"][0]["token_ids"], choice["token_ids"],
+                "{place}"
+            );
+            let cached = &again["usage"]["prompt_tokens_details"]["cached_tokens"];
+            assert_eq!(*cached, (expanded.len() - 1) / 16 * 16, "{place}");
+        }
+    }
+}
+
+#[test]
+fn another_image_is_another_prefix() {
+    let server = server("smolvlm", TEMPLATE);
+    let ask = |name: &str| {
+        let text = json!({"type": "text", "text": "t050 ".repeat(20)});
+        let answer = answered(
+            &server,
+            CHAT,
+            &asking(&json!([text, part(&url(&file(name)))])),
+        );
+        let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+        (answer["choices"][0]["token_ids"].clone(), cached)
+    };
+    let (small, _) = ask("small.png");
+    let (alpha, cached) = ask("alpha.png");
+    assert_eq!(cached, 16, "the text before the image is shared");
+    assert_ne!(small, alpha);
+    assert_eq!(ask("small.png").0, small);
+}
+
+#[test]
+fn ollamas_images_come_before_the_text() {
+    let server = server("smolvlm", TEMPLATE);
+    let (case, parts) = cases("smolvlm")
+        .into_iter()
+        .find(|(case, _)| case["name"] == "first")
+        .expect("a case begins with an image");
+    let words: Vec<_> = parts.as_array().expect("parts")[1..]
+        .iter()
+        .filter_map(|part| part["text"].as_str())
+        .collect();
+    let name = case["images"][0].as_str().expect("a name");
+    let message = json!({"role": "user", "content": words.join(" "), "images": [STANDARD.encode(file(name))]});
+    let options = json!({"temperature": 0, "num_predict": 16});
+    let answer = answered(
+        &server,
+        "/api/chat",
+        &json!({"messages": [message], "stream": false, "options": options}),
+    );
+    let chat = with(&asking(&parts), &json!({"ignore_eos": false}));
+    let chat = answered(&server, CHAT, &chat);
+    assert_eq!(answer["prompt_eval_count"], ids(&case["expanded"]).len());
+    assert_eq!(
+        answer["message"]["content"],
+        chat["choices"][0]["message"]["content"]
+    );
+}
+
+#[test]
+fn responses_and_messages_read_the_same_images() {
+    let server = server("smolvlm", TEMPLATE);
+    let (case, parts) = cases("smolvlm")
+        .into_iter()
+        .find(|(case, _)| case["name"] == "first")
+        .expect("a case begins with an image");
+    let parts = parts.as_array().expect("parts");
+    let words: Vec<_> = parts[1..]
+        .iter()
+        .filter_map(|part| part["text"].as_str())
+        .collect();
+    let words = words.join(" ");
+    let name = case["images"][0].as_str().expect("a name");
+    let chat = with(&asking(&json!(parts)), &json!({"ignore_eos": false}));
+    let chat = answered(&server, CHAT, &chat);
+    let text = &chat["choices"][0]["message"]["content"];
+    let image = json!({"type": "input_image", "image_url": url(&file(name)), "detail": "auto"});
+    let content = json!([image, {"type": "input_text", "text": words}]);
+    let input = json!([{"role": "user", "content": content}]);
+    let asked = json!({"input": input, "temperature": 0, "max_output_tokens": 16});
+    let answer = answered(&server, "/v1/responses", &asked);
+    assert_eq!(
+        answer["usage"]["input_tokens"],
+        ids(&case["expanded"]).len()
+    );
+    assert_eq!(answer["output"][0]["content"][0]["text"], *text);
+    let next =
+        json!({"input": "t050", "previous_response_id": answer["id"], "max_output_tokens": 16});
+    let next = answered(&server, "/v1/responses", &next);
+    let count = next["usage"]["input_tokens"].as_u64();
+    assert!(
+        count > Some(ids(&case["expanded"]).len() as u64),
+        "the image is in it: {count:?}"
+    );
+    let source =
+        json!({"type": "base64", "media_type": "image/png", "data": STANDARD.encode(file(name))});
+    let image = json!({"type": "image", "source": source});
+    let content = json!([image, {"type": "text", "text": words}]);
+    let asked = json!({"messages": [{"role": "user", "content": content}], "temperature": 0,
+        "max_tokens": 16});
+    let answer = answered(
+        &server,
+        "/v1/messages",
+        &with(&asked, &json!({"model": MODEL})),
+    );
+    assert_eq!(answer["content"][0]["text"], *text);
+    let counted = with(&asked, &json!({"model": MODEL}));
+    let counted = answered(&server, "/v1/messages/count_tokens", &counted);
+    assert_eq!(counted["input_tokens"], ids(&case["expanded"]).len());
+}
+
+/// What is refused: the field and the message.
+fn refused(answer: &Answer) -> (String, String) {
+    let error = answer.json()["error"].clone();
+    assert_eq!(answer.status, 400, "{error}");
+    let text = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
+    (text("param"), text("message"))
+}
+
+#[test]
+fn a_text_model_refuses_images_by_name() {
+    let server = Server::plain();
+    let text = json!({"type": "text", "text": "What is this?"});
+    let content = json!([text, part(&url(&file("small.png")))]);
+    for path in [CHAT, "/tokenize"] {
+        let (param, message) = refused(&server.post(path, &asking(&content)));
+        assert_eq!(param, "messages[0].content[1]");
+        assert!(message.contains("text only"), "{message}");
+    }
+}
+
+#[test]
+fn what_is_no_image_is_refused_by_name() {
+    let server = server("smolvlm", TEMPLATE);
+    let small = url(&file("small.png"));
+    let side = 65_500_u16.to_le_bytes();
+    let bomb = [
+        &b"GIF89a"[..],
+        &side,
+        &side,
+        &[0, 0, 0],
+        b",",
+        &[0; 4],
+        &side,
+        &side,
+        &[0],
+    ]
+    .concat();
+    let cut = file("small.png");
+    let cut = &cut[..cut.len() / 2];
+    for (url, reason) in [
+        ("http://localhost/x.png".into(), "not fetched"),
+        ("file:///etc/passwd".into(), "not fetched"),
+        ("DATA:image/png;base64,AAAA".into(), "not a PNG"),
+        ("data:image/png,AAAA".into(), "ends in base64"),
+        ("data:image/png".into(), "ends in base64"),
+        ("data:text/plain;base64,AAAA".into(), "begins with its type"),
+        ("data:image/png;base64,%%".into(), "not base64"),
+        (
+            url(b"<svg xmlns='http://www.w3.org/2000/svg'/>"),
+            "not a PNG",
+        ),
+        (url(&bomb), "65500 × 65500"),
+        (url(cut), "cannot be decoded"),
+        (url(&[]), "not a PNG"),
+    ] {
+        let text = json!({"type": "text", "text": "t050"});
+        let (param, message) = refused(&server.post(CHAT, &asking(&json!([text, part(&url)]))));
+        assert_eq!(param, "messages[0].content[1]", "{message}");
+        assert!(message.contains(reason), "{message}");
+    }
+    let low = json!({"type": "image_url", "image_url": {"url": small, "detail": "low"}});
+    let (param, _) = refused(&server.post(CHAT, &asking(&json!([low]))));
+    assert_eq!(param, "messages[0].content[0].image_url.detail");
+    let many: Vec<_> = (0..33).map(|_| part(&small)).collect();
+    let (param, message) = refused(&server.post(CHAT, &asking(&json!(many))));
+    assert_eq!(param, "messages[0].content[32]");
+    assert!(message.contains("at most 32 images"), "{message}");
+    let large: Vec<_> = (0..32).map(|_| part(&url(&file("wide.png")))).collect();
+    let (param, message) = refused(&server.post(CHAT, &asking(&json!(large))));
+    assert!(param.starts_with("messages[0].content["), "{param}");
+    assert!(message.contains("at most 170"), "{message}");
+    let system = json!({"role": "system", "content": [part(&small)]});
+    let (param, message) = refused(&server.post(CHAT, &json!({"messages": [system]})));
+    assert_eq!(param, "messages[0].content[0]");
+    assert!(message.contains("of the user"), "{message}");
+    let tools = json!([{"type": "function", "function": {"name": "look"}}]);
+    let asked = with(&asking(&json!([part(&small)])), &json!({"tools": tools}));
+    assert_eq!(refused(&server.post(CHAT, &asked)).0, "tools");
+    let vectors = json!({"messages": [{"role": "user", "content": [part(&small)]}]});
+    let (param, message) = refused(&server.post("/v1/embeddings", &vectors));
+    assert_eq!(param, "messages[0].content[0]");
+    assert!(message.contains("only text"), "{message}");
+}
+
+#[test]
+fn markers_that_a_user_types_are_text() {
+    let server = server("smolvlm", TEMPLATE);
+    let typed =
+        json!([{"type": "text", "text": "t050 <image> t051"}, part(&url(&file("small.png")))]);
+    let answer = answered(&server, CHAT, &asking(&typed));
+    let placeholder = read("smolvlm", "config.json")["image_token_id"].clone();
+    let prompt = answer["prompt_token_ids"].as_array().expect("ids");
+    let rows = read("smolvlm", "golden.json")["images"]["small.png"]["tokens"].clone();
+    let count = prompt.iter().filter(|id| **id == placeholder).count();
+    assert_eq!(rows, count);
+    // A template that leaves images out cannot answer questions about them.
+    let blind = self::server(
+        "smolvlm",
+        "{% for m in messages %}{{ m.content[0].text }}{% endfor %}",
+    );
+    let (param, message) = refused(&blind.post(CHAT, &asking(&typed)));
+    assert_eq!(param, "messages");
+    assert!(message.contains("0 of 1 images"), "{message}");
+}
