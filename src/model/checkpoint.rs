@@ -283,10 +283,12 @@ impl Model {
     }
 
     /// What the checkpoint holds besides the text model, as a line for the user: towers for images and sound, and
-    /// layers that predict further tokens.
+    /// layers that predict further tokens. With rows of images, its tower is a model beside it.
     pub fn left_out(&self) -> Option<String> {
         let layers = self.spec.layers.len() as u64;
+        let reads_images = self.weights.has(decoder::IMAGE_ROWS);
         let part = |name: &str| match name {
+            _ if reads_images && holds(name, &["vision", "visual"]) => None,
             _ if holds(name, &["vision", "visual", "multi_modal_projector"]) => Some("vision"),
             _ if holds(name, &["audio"]) => Some("audio"),
             _ if self.predictor.is_some() => None,

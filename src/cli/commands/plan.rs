@@ -10,7 +10,7 @@ use super::serve;
 use super::serve::config::ConfigFile;
 use super::serve::served::Sources;
 use crate::cli::device::{self, Device};
-use crate::cli::options::{EngineArgs, ModelArgs, shape_help};
+use crate::cli::options::{EngineArgs, ModelArgs, TextFiles, shape_help};
 use crate::cli::shares::{Member, Shares};
 use crate::cli::terminal::output;
 use crate::cli::units::parse_bytes;
@@ -23,7 +23,7 @@ use folio::backend::wgpu::{bench::Yardstick, usual_allocation};
 use folio::backend::{Caps, DeviceKind};
 use folio::config::Config;
 use folio::engine::fit::{Beside, Bytes, Change, Fit, FitReport};
-use folio::engine::{self, DraftPlan};
+use folio::engine::{self, DraftPlan, Source as _, TowerPlan};
 use folio::model::{Model, ModelSpec};
 use folio::plan::{Plan, Storage};
 use folio::platform;
@@ -86,12 +86,13 @@ pub(crate) fn run(args: &PlanArgs, given: &ArgMatches) -> Result<bool> {
     }
     let config = args.engine.config()?;
     let named = args.model.or_first(args.first.as_deref())?;
-    let mut model = model(&named, args.shape.as_deref())?;
+    let (mut model, text) = model(&named, args.shape.as_deref())?;
     if let Some(room) = engine::adapter_room(&config) {
         model.reserve_adapters(room);
     }
     engine::add_predictor(&config, &mut model)?;
     let subject = subject(args)?;
+    let tower = tower_plan((&named, &text), &mut model, &config, &subject.caps)?;
     let plan = model.record(subject.caps.activations);
     let draft = args
         .engine
@@ -100,7 +101,7 @@ pub(crate) fn run(args: &PlanArgs, given: &ArgMatches) -> Result<bool> {
         .transpose()?;
     let beside = Beside {
         draft: draft.as_ref(),
-        tower: None,
+        tower: tower.as_ref(),
     };
     let fit_report = FitReport::new(&model, &plan, beside, &config, &subject.caps);
     let name = args.shape.clone().unwrap_or_else(|| named.name());
@@ -167,11 +168,34 @@ fn run_all(file: &Path, json: bool, given: &ArgMatches) -> Result<bool> {
     Ok(shares.fits())
 }
 
-fn model(named: &ModelArgs, shape: Option<&str>) -> Result<Model> {
+fn model(named: &ModelArgs, shape: Option<&str>) -> Result<(Model, TextFiles)> {
     match shape {
-        Some(shape) => named.quantized(Model::random(ModelSpec::named(shape)?, 0)),
-        None => named.describe(),
+        Some(shape) => {
+            let model = named.quantized(Model::random(ModelSpec::named(shape)?, 0))?;
+            Ok((model, TextFiles::none()))
+        }
+        None => named.describe_with_text(),
     }
+}
+
+/// The tower of a model that reads images, whose rows get room in the model.
+fn tower_plan(
+    (named, text): (&ModelArgs, &TextFiles),
+    model: &mut Model,
+    config: &Config,
+    caps: &Caps,
+) -> Result<Option<TowerPlan>> {
+    let tower = match config.max_image_rows {
+        0 => None,
+        _ => named.open_tower(text)?,
+    };
+    let Some((mut tower, _)) = tower else {
+        return Ok(None);
+    };
+    model.reserve_image_rows(config.max_image_rows);
+    let tile = tower.tile_patches().unwrap_or(1);
+    tower.reserve_patches(TowerPlan::patches(tile));
+    Ok(Some(TowerPlan::new(tower.record(caps.activations), tile)))
 }
 
 fn draft_plan(named: &ModelArgs, name: &Path, model: &Plan, caps: &Caps) -> Result<DraftPlan> {
