@@ -14,6 +14,7 @@ pub use reader::ImageReader;
 use crate::engine::request::Tile;
 #[cfg(not(feature = "images"))]
 use crate::server::wire::error::ApiError;
+use crate::server::wire::memory::Charge;
 use std::sync::Arc;
 
 /// Most images of a request.
@@ -42,11 +43,20 @@ pub(crate) struct ReadImages {
     placeholder: u32,
     /// Their parts, which have no place yet.
     tiles: Vec<Tile>,
+    charge: Arc<Charge>,
+}
+
+/// The parts of a request's images with their places in the prompt, and what they are charged: far more than the bytes
+/// of their files.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PlacedImages {
+    pub(crate) tiles: Arc<[Tile]>,
+    _charge: Option<Arc<Charge>>,
 }
 
 impl ReadImages {
     /// The parts with their places in a prompt; `None` if it has more placeholders than there are rows, or fewer.
-    pub(crate) fn placed(self, prompt: &[u32]) -> Option<Arc<[Tile]>> {
+    pub(crate) fn placed(self, prompt: &[u32]) -> Option<PlacedImages> {
         let ids = (0_u32..).zip(prompt);
         let placeholders = ids.filter(|(_, id)| **id == self.placeholder);
         let mut places = placeholders.map(|(at, _)| at);
@@ -59,7 +69,10 @@ impl ReadImages {
                 }
             }
         }
-        places.next().is_none().then(|| tiles.into())
+        places.next().is_none().then(|| PlacedImages {
+            tiles: tiles.into(),
+            _charge: Some(self.charge),
+        })
     }
 }
 
@@ -70,7 +83,12 @@ pub enum ImageReader {}
 
 #[cfg(not(feature = "images"))]
 impl ImageReader {
-    pub(crate) fn read(&self, _: &[GivenImage], _: u32) -> Result<ReadImages, ApiError> {
+    pub(crate) fn read(
+        &self,
+        _: &[GivenImage],
+        _: u32,
+        _: Arc<Charge>,
+    ) -> Result<ReadImages, ApiError> {
         match *self {}
     }
 }

@@ -10,7 +10,7 @@ use folio::engine::{self, Others};
 use folio::image::ImageProcessor;
 use folio::model::Model;
 use folio::platform::FileAccess;
-use folio::server::{ImageReader, ServerOptions};
+use folio::server::{ImageReader, Limits, ServerOptions};
 use folio::text::{TextFolder, TextModel};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -32,6 +32,10 @@ fn read(family: &str, name: &str) -> Value {
 
 /// A server of a golden model on the CPU, which holds rows of few images.
 fn server(family: &str, template: &str) -> Server {
+    server_with(family, template, Limits::default())
+}
+
+fn server_with(family: &str, template: &str, limits: Limits) -> Server {
     let folder = folder(family);
     let mut files = TextFolder::default();
     for name in TextFolder::NAMES {
@@ -65,6 +69,7 @@ fn server(family: &str, template: &str) -> Server {
     let processor = processor.expect("the files are right");
     let options = ServerOptions {
         images: processor.map(ImageReader::new),
+        limits,
         ..ServerOptions::default()
     };
     let model = Model::open(&folder).expect("the text model loads");
@@ -352,6 +357,24 @@ fn what_is_no_image_is_refused_by_name() {
     let (param, message) = refused(&server.post("/v1/embeddings", &vectors));
     assert_eq!(param, "messages[0].content[0]");
     assert!(message.contains("only text"), "{message}");
+}
+
+/// Patches are a multiple of the file: 10 parts of 64 patches of 48 numbers are 123 kB.
+#[test]
+fn images_count_in_the_memory_of_all_requests() {
+    let limits = Limits {
+        requests_bytes_max: 100_000,
+        ..Limits::default()
+    };
+    let server = server_with("smolvlm", TEMPLATE, limits);
+    let ask = |name: &str| server.post(CHAT, &asking(&json!([part(&url(&file(name)))])));
+    for _ in 0..3 {
+        let answer = ask("small.png");
+        assert_eq!(answer.status, 429, "{}", answer.text);
+        assert_eq!(answer.json()["error"]["code"], "requests_too_large");
+        // What was charged is free again.
+        assert_eq!(ask("wide.png").status, 200);
+    }
 }
 
 #[test]

@@ -89,6 +89,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "server::reply",
         &[
             "server::counters",
+            "server::images",
             "server::parameters",
             "server::state",
             "server::stored",
@@ -101,9 +102,9 @@ const ROOMS: &[(&str, &[&str])] = &[
         &[
             "server::counters",
             "server::guards",
+            "server::images",
             "server::parameters",
             "server::reply",
-            "server::images",
             "server::state",
             "server::stored",
             "server::wire",

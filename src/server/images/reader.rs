@@ -4,6 +4,7 @@ use super::{GivenImage, ReadImages};
 use crate::engine::request;
 use crate::image::{ImageProcessor, Picture, PictureLimits};
 use crate::server::wire::error::ApiError;
+use crate::server::wire::memory::Charge;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Reads the images that are sent to a model; cheap to clone.
@@ -26,11 +27,13 @@ impl ImageReader {
     /// Reads images that have at most so many rows together. Takes long.
     ///
     /// # Errors
-    /// The first image that cannot be read, is too large or makes too many rows; named by its field.
+    /// The first image that cannot be read, is too large or makes too many rows, named by its field; one whose parts
+    /// find no room in the memory of all requests.
     pub(crate) fn read(
         &self,
         images: &[GivenImage],
         rows_max: u32,
+        charge: Arc<Charge>,
     ) -> Result<ReadImages, ApiError> {
         let (mut texts, mut tiles, mut rows) = (Vec::new(), Vec::new(), 0_u32);
         for image in images {
@@ -41,6 +44,7 @@ impl ImageReader {
                 .map_err(|error| refused(error.to_string()))?;
             for tile in processed.tiles {
                 rows = rows.saturating_add(tile.rows);
+                charge.add((size_of_val(&*tile.patches) + size_of_val(&*tile.positions)) as u64)?;
                 tiles.push(request::Tile {
                     start: 0,
                     rows: tile.rows,
@@ -61,6 +65,7 @@ impl ImageReader {
             texts,
             placeholder: self.processor.placeholder(),
             tiles,
+            charge,
         })
     }
 }

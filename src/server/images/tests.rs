@@ -2,6 +2,7 @@
 
 use super::ReadImages;
 use crate::engine::request::Tile;
+use crate::server::wire::memory::RequestMemory;
 use std::sync::Arc;
 
 /// Images whose parts have these numbers of rows, for which token 9 stands.
@@ -18,6 +19,7 @@ fn images(rows: &[u32]) -> ReadImages {
         texts: Vec::new(),
         placeholder: 9,
         tiles: rows.iter().map(tile).collect(),
+        charge: RequestMemory::new(0).request(),
     }
 }
 
@@ -25,7 +27,13 @@ fn images(rows: &[u32]) -> ReadImages {
 fn every_row_has_a_placeholder_and_every_placeholder_a_row() {
     let starts = |rows: &[u32], prompt: &[u32]| {
         let placed = images(rows).placed(prompt)?;
-        Some(placed.iter().map(|tile| tile.start).collect::<Vec<_>>())
+        Some(
+            placed
+                .tiles
+                .iter()
+                .map(|tile| tile.start)
+                .collect::<Vec<_>>(),
+        )
     };
     assert_eq!(starts(&[2, 1], &[1, 9, 9, 3, 9, 4]), Some(vec![1, 4]));
     assert_eq!(starts(&[2, 1], &[9, 9, 9]), Some(vec![0, 2]));

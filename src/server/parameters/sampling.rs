@@ -2,10 +2,11 @@
 //! follows from it.
 
 use crate::engine::request::{
-    DrawParams, LOGIT_BIAS, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint, Tile,
+    DrawParams, LOGIT_BIAS, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint,
 };
 use crate::platform::SystemTime;
 use crate::server::guards::access::Client;
+use crate::server::images::PlacedImages;
 use crate::server::parameters::adapters;
 use crate::server::parameters::beams::{self, StopAtText};
 use crate::server::parameters::samplers::OtherSamplers;
@@ -111,8 +112,8 @@ pub(crate) struct Shape {
     pub(crate) end_ids: Vec<u32>,
     /// The format that `answer` parses; `None`: it does not tell thought from answer.
     pub(crate) format: Option<AnswerFormat>,
-    /// Parts of the images that tokens of the prompt stand for.
-    pub(crate) tiles: Arc<[Tile]>,
+    /// Images that tokens of the prompt stand for.
+    pub(crate) images: PlacedImages,
 }
 
 impl Default for Shape {
@@ -124,7 +125,7 @@ impl Default for Shape {
             kept_ids: Arc::default(),
             end_ids: Vec::new(),
             format: None,
-            tiles: Arc::default(),
+            images: PlacedImages::default(),
         }
     }
 }

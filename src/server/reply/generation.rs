@@ -12,6 +12,7 @@ use crate::engine::request::{
 };
 use crate::platform::Instant;
 use crate::server::counters::Metrics;
+use crate::server::images::PlacedImages;
 use crate::server::parameters::sampling::{Sampling, Shape};
 use crate::server::state::{AdapterUse, Answering, Counted, ModelState};
 use crate::server::traces::{OpenTrace, RequestTrace, Usage};
@@ -129,6 +130,8 @@ pub(crate) struct Generation {
     trace: Option<OpenTrace>,
     adapter_use: AdapterUse,
     usage: Arc<Usage>,
+    /// Charged as long as it runs.
+    _images: PlacedImages,
     _active: Counted,
 }
 
@@ -378,7 +381,7 @@ impl Generation {
             count_params(&state.metrics, &params, prompt, info.max_model_len);
             let request = Request {
                 params: sampling.params_for(&params, prompt, (state, shape)),
-                tiles: shape.tiles.clone(),
+                tiles: shape.images.tiles.clone(),
                 ..sampling.request(prompt.clone())
             };
             for receiver in state.submit(request).map_err(refused)? {
@@ -408,6 +411,7 @@ impl Generation {
             trace,
             adapter_use: AdapterUse::waiting(sampling.adapters.as_ref()),
             usage: Usage::new(prompt_tokens),
+            _images: shape.images.clone(),
             _active: active,
         })
     }

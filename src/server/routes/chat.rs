@@ -1,10 +1,9 @@
 //! `POST /v1/chat/completions`, and [`begin`], with which every API begins an answer to a conversation.
 
 use crate::engine::handle::EngineInfo;
-use crate::engine::request::Tile;
 use crate::platform;
 use crate::server::guards::{Client, GivenId};
-use crate::server::images::{GivenImage, IMAGES_MAX, ReadImages};
+use crate::server::images::{GivenImage, IMAGES_MAX, PlacedImages, ReadImages};
 use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::prepared::TemplateForm;
 use crate::server::parameters::sampling::{Sampling, SamplingRequest, Shape};
@@ -129,17 +128,17 @@ pub(crate) async fn begin(
     } else {
         prompt_bytes_max(info)
     };
-    let (prompt, tiles) =
+    let (prompt, images) =
         prompt_with_images(state, conversation, sampling.names, bytes_max).await?;
     let length = prompt.len();
     let ids = sampling.truncated(prompt);
-    if ids.len() < length && !tiles.is_empty() {
+    if ids.len() < length && !images.tiles.is_empty() {
         let has = format!("the prompt has {length} tokens, and one with images is not cut");
         let field = name_of("prompt", sampling.names);
         return Err(ApiError::context_length(field, info.max_model_len, &has));
     }
     let mut shape = form.shape(state, &ids, continued.as_deref());
-    shape.tiles = tiles;
+    shape.images = images;
     shape.answer = shape.answer.telling_apart(parsing);
     let prompts = vec![ids];
     let generation = Generation::submit(state, &prompts, &sampling, &shape)?;
@@ -283,7 +282,7 @@ impl ChatForm {
             answer: AnswerParser::new(format, start, &tools),
             kept_ids: format.kept_ids(tokenizer, tools.shown.is_some()),
             end_ids: Vec::new(),
-            tiles: Arc::default(),
+            images: PlacedImages::default(),
             format: Some(format),
         }
     }
@@ -300,13 +299,13 @@ pub(crate) async fn prompt(
     Ok(prompt.await?.0)
 }
 
-/// [`prompt`], with the parts of the images that tokens of it stand for.
+/// [`prompt`], with the images that tokens of it stand for.
 async fn prompt_with_images(
     state: &ModelState,
     mut conversation: Conversation,
     names: Names,
     bytes_max: usize,
-) -> Result<(Vec<u32>, Arc<[Tile]>), ApiError> {
+) -> Result<(Vec<u32>, PlacedImages), ApiError> {
     let images = read_images(state, conversation.messages.take_images()).await?;
     let shown = images
         .as_ref()
@@ -326,10 +325,10 @@ async fn prompt_with_images(
         return refused("the conversation renders to an empty prompt");
     }
     let Some(images) = images else {
-        return Ok((ids, Arc::default()));
+        return Ok((ids, PlacedImages::default()));
     };
     match images.placed(&ids) {
-        Some(tiles) => Ok((ids, tiles)),
+        Some(images) => Ok((ids, images)),
         None => refused("the tokens of the prompt do not stand for the rows of its images"),
     }
 }
@@ -351,7 +350,8 @@ async fn read_images(
         let message = "images are not supported: this model reads text only";
         return Err(ApiError::unsupported(first.name.clone(), message));
     };
-    let read = move || reader.read(&images, room.rows);
+    let charge = state.shared.memory.request();
+    let read = move || reader.read(&images, room.rows, charge);
     state.shared.offload(ALWAYS, read).await?.map(Some)
 }
 
