@@ -593,9 +593,12 @@ fn check_rows(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Backend
     let is_whole = context.plan.computes_whole_sequences();
     let mut sequences = inputs.sequences.iter();
     require(
-        sequences.all(|rows| match is_whole {
-            true => is_within_context(rows, &inputs.positions),
-            false => ends_context(rows, &inputs.positions),
+        sequences.all(|rows| {
+            if is_whole {
+                is_within_context(rows, &inputs.positions)
+            } else {
+                ends_context(rows, &inputs.positions)
+            }
         }),
         "a sequence's rows are not the last positions of its context, or not within it",
     )
