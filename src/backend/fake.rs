@@ -625,10 +625,10 @@ impl FakeBackend {
                 ..Default::default()
             };
         };
-        let strays = self
-            .script
-            .stray
-            .is_some_and(|count| mix(!history.hash, STRAY).is_multiple_of(count));
+        // Where layers predict, these stray and the model does not.
+        let may_stray = self.plan.predictor.is_none() || !inputs.carried.is_empty();
+        let is_drawn = |one_of| mix(!history.hash, STRAY).is_multiple_of(one_of);
+        let strays = may_stray && self.script.stray.is_some_and(is_drawn);
         let token_id = if strays {
             (token_id + 1) % self.plan.vocab
         } else {

@@ -79,18 +79,22 @@ fn drafts_of_layers_survive_devices_that_fail() {
 }
 
 /// Where no block is shared by sequences that go on differently, and nothing but the tokens decides what is drawn.
+fn undisturbed(seed: u64) -> Case {
+    let mut case = predicting(3 * seed + 2 * (seed % 2));
+    (case.config.prefix_caching, case.script.nan) = (false, None);
+    for arrival in &mut case.arrivals {
+        let request = &mut arrival.request;
+        (request.predicted, request.params.constraint) = (None, None);
+        request.params.n = 1;
+        arrival.aborts.truncate(1);
+    }
+    case
+}
+
 #[test]
 fn layers_guess_every_token_that_follows_from_their_rows() {
     let work = |seed, sum: &mut Drafts| {
-        let mut case = predicting(3 * seed + 2 * (seed % 2));
-        (case.config.prefix_caching, case.script.nan) = (false, None);
-        for arrival in &mut case.arrivals {
-            let request = &mut arrival.request;
-            (request.predicted, request.params.constraint) = (None, None);
-            request.params.n = 1;
-            arrival.aborts.truncate(1);
-        }
-        let stats = pass(seed, &case).stats;
+        let stats = pass(seed, &undisturbed(seed)).stats;
         sum.add(&stats);
         assert_eq!(
             stats.accepted_tokens(),
@@ -101,4 +105,21 @@ fn layers_guess_every_token_that_follows_from_their_rows() {
     let mut all = Drafts::default();
     for_seeds(400, work, |sum| all.join(&sum));
     assert!(all.drafted > 3_000, "{} drafts", all.drafted);
+}
+
+/// One of four guesses is wrong and is refused, with those after it in the same step. Others are as right as before.
+#[test]
+fn layers_guess_as_well_after_refused_drafts() {
+    let work = |seed, sum: &mut Drafts| {
+        let mut case = undisturbed(seed);
+        case.script.stray = Some(4);
+        sum.add(&pass(seed, &case).stats);
+    };
+    let mut all = Drafts::default();
+    for_seeds(400, work, |sum| all.join(&sum));
+    let Drafts { accepted, drafted } = all;
+    assert!(
+        drafted > 1_000 && 2 * accepted > drafted && accepted < drafted,
+        "{accepted} of {drafted} drafts are accepted"
+    );
 }

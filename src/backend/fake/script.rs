@@ -22,7 +22,7 @@
 //! | `loading=MS` | loading a model takes MS milliseconds |
 //! | `say=A>B>C` | after the ids A, the device samples the ids B, the second time C, …; ids are separated by dots |
 //! | `context=N` | the model takes N positions, as clients with long prompts need (`folio serve`) |
-//! | `stray=N` | one of N drawn tokens is another one, as a draft model's |
+//! | `stray=N` | one of N drawn tokens is another one, as a draft model's or a predictor's |
 //! | `dear=N` | moving a block of keys and values takes longer than computing it, in every other N batches |
 //! | `rounding=1` | numbers also depend on the chunks that a sequence is computed in, as a real device's rounding |
 //! | `seed=S` | seed of the random moments when batches run |
