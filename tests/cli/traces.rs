@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Longer than any export takes.
 const EXPORT_MAX: Duration = Duration::from_secs(30);
+/// The status and headers of a collector that takes an export.
+const TAKEN: &str = "200 OK\r\ncontent-type: application/json";
 
 /// Takes one connection. A server that does not connect fails the test, which otherwise waits for ever.
 fn accept(listener: &TcpListener) -> TcpStream {
@@ -33,11 +35,11 @@ fn accept(listener: &TcpListener) -> TcpStream {
 
 /// Takes one export and returns its path and body.
 fn collect(listener: &TcpListener) -> (String, Value) {
-    collect_and_answer(listener, "200 OK\r\ncontent-type: application/json")
+    collect_and_answer(listener, TAKEN, Duration::ZERO)
 }
 
-/// Takes one export, and answers with this status and these headers.
-fn collect_and_answer(listener: &TcpListener, answer: &str) -> (String, Value) {
+/// Takes one export, and answers with this status and these headers after a while.
+fn collect_and_answer(listener: &TcpListener, answer: &str, after: Duration) -> (String, Value) {
     let stream = accept(listener);
     let mut reader = BufReader::new(stream);
     let (mut head, mut length) = (String::new(), 0);
@@ -54,6 +56,7 @@ fn collect_and_answer(listener: &TcpListener, answer: &str) -> (String, Value) {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).expect("the body is whole");
+    std::thread::sleep(after);
     let answer = format!("HTTP/1.1 {answer}\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}");
     reader
         .get_mut()
@@ -191,7 +194,14 @@ fn the_last_spans_are_sent_and_unsampled_parents_stay_unsampled() {
     }
     // Before the interval of exports is over.
     signal(&server, "-TERM");
-    let (_, sent) = collect(&listener);
+    // A server that does not wait has ended, or gives the spans up, before a slow collector answers.
+    let (_, sent) = collect_and_answer(&listener, TAKEN, Duration::from_millis(500));
+    let mut messages = String::new();
+    server
+        .messages
+        .read_to_string(&mut messages)
+        .expect("stderr is text");
+    assert!(!messages.contains("traces are lost"), "{messages}");
     let spans = sent["resourceSpans"][0]["scopeSpans"][0]["spans"]
         .as_array()
         .expect("a list");
@@ -265,7 +275,7 @@ fn nothing_is_sent_where_a_collector_redirects_to() {
                 .starts_with("HTTP/1.1 200 ")
         );
         let moved = format!("{status}\r\nlocation: http://{}/stolen", address(&other));
-        collect_and_answer(&listener, &moved);
+        collect_and_answer(&listener, &moved, Duration::ZERO);
     }
     signal(&server, "-TERM");
     server.process.wait().expect("it ends");
