@@ -14,10 +14,12 @@
 
 mod checks;
 mod clock;
+mod draws;
 mod images;
 mod plain;
 mod predictor;
 mod script;
+mod slots;
 mod states;
 mod tokens;
 
@@ -27,16 +29,17 @@ pub use tokens::{continuations, hidden, likely, mix, next_token, scored_rank};
 
 use super::layout::{Layout, PoolLayout};
 use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, GivenTimes};
-use crate::plan::inputs::{BatchInputs, NONE, NUMERICAL_ERROR, Results, SampleRow, Sampled};
+use crate::plan::inputs::{BatchInputs, NONE, Results};
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
 use bytes::Bytes;
 use clock::{Clock, Timed};
-use predictor::{Carried, Predictor, WRONG};
+use predictor::{Carried, Predictor};
+use slots::{BLANK, SLOT_BYTES, Slot, bytes_to_slots, slots_to_bytes};
 use states::States;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use tokens::{first_visible, history, logprob, row_state, see, sum_of_states};
+use tokens::{first_visible, history, row_state, see, sum_of_states};
 
 /// Elements of a pooled row.
 pub const POOLED_COLUMNS: usize = 8;
@@ -47,51 +50,8 @@ const POISON: u32 = u32::MAX - 1;
 /// State of a row without valid numbers, and of all rows that see it.
 const INVALID: u64 = u64::MAX;
 
-/// Chooses the rows whose tokens are strays.
-const STRAY: u64 = 0x57a7;
-
 /// A token with a lower bias is drawn only if no other is allowed. A request's own biases are far above.
 const HELD_BACK: f32 = -1e20;
-
-/// Content of a slot of the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Slot {
-    token_id: u32,
-    /// State of the row that wrote the slot.
-    state: u64,
-}
-
-/// A slot before it is written.
-const BLANK: Slot = Slot {
-    token_id: POISON,
-    state: 0,
-};
-
-/// The states that a row sees in one KV group, summed up: a row that becomes visible or leaves the window costs little.
-#[derive(Clone, Copy, Debug, Default)]
-struct View {
-    sum: u64,
-    invalid: u32,
-}
-
-impl View {
-    fn add(&mut self, position: u32, state: u64) {
-        self.sum = self.sum.wrapping_add(see(position, state));
-        self.invalid = self.invalid.wrapping_add(u32::from(state == INVALID));
-    }
-
-    fn remove(&mut self, position: u32, state: u64) {
-        self.sum = self.sum.wrapping_sub(see(position, state));
-        self.invalid = self.invalid.wrapping_sub(u32::from(state == INVALID));
-    }
-}
-
-/// The history that a row sees.
-struct History {
-    hash: u64,
-    /// The scripted next token, if any.
-    said: Option<u32>,
-}
 
 /// A fake device; see the module's documentation.
 pub struct FakeBackend {
@@ -209,13 +169,6 @@ impl FakeBackend {
     /// Destroys a state immediately, before pending batches run: no batch may need it any more.
     pub fn poison_state(&mut self, slot: u32) {
         self.states.poison(slot);
-    }
-
-    fn block_size(&self) -> u32 {
-        self.capacity
-            .as_ref()
-            .expect("a loaded device has a capacity")
-            .block_size
     }
 
     /// Fails if `bytes`, the total in use, exceed the device memory.
@@ -369,29 +322,6 @@ impl FakeBackend {
         Results { sampled, pooled }
     }
 
-    /// The draws of a batch whose rows have these histories.
-    fn sample(&self, inputs: &BatchInputs, hashes: &[Option<u64>]) -> Vec<Sampled> {
-        let history = |&row: &u32| {
-            Some(History {
-                hash: hashes[row as usize]?,
-                said: self.said(row, inputs),
-            })
-        };
-        let histories: Vec<_> = inputs.logits_rows.iter().map(history).collect();
-        let draws =
-            inputs
-                .samples
-                .iter()
-                .map(|sample| match histories[sample.logits_row as usize] {
-                    Some(ref history) => self.draw(sample, history, inputs),
-                    None => Sampled {
-                        token_id: NUMERICAL_ERROR,
-                        ..Default::default()
-                    },
-                });
-        draws.collect()
-    }
-
     /// Computes and stores the states of a sequence's rows, and adds the hash of what each row sees; `None` if the
     /// script makes it invalid.
     fn run_sequence(
@@ -443,228 +373,10 @@ impl FakeBackend {
         self.states.store(inputs, index, kept);
     }
 
-    /// Removes what leaves the windows after a row from what it sees.
-    fn pass_windows(&self, views: &mut [View], index: usize, position: u32, inputs: &BatchInputs) {
-        for (group, view) in views.iter_mut().enumerate() {
-            let window = self.plan.kv_groups[group].window;
-            for passed in first_visible(position, window)..first_visible(position + 1, window) {
-                view.remove(passed, self.slot(group, index, passed, inputs).state);
-            }
-        }
-    }
-
-    /// Runs a batch of the predictor.
-    fn predict(&mut self, inputs: &BatchInputs) -> Results {
-        let size = self.block_size() as usize;
-        self.predictor.copy_blocks(&mut self.pool, inputs, size);
-        let token_ids = self.tokens_seen(inputs);
-        for (pool, group) in self.predictor.pool.iter_mut().zip(&inputs.groups) {
-            for (&slot, &token_id) in group.slot_mapping.iter().zip(&token_ids) {
-                pool[slot as usize] = token_id;
-            }
-        }
-        let (mut left, mut hashes) = (Vec::new(), Vec::new());
-        for (index, rows) in inputs.sequences.iter().enumerate() {
-            for row in (rows.row_start..rows.row_start + rows.row_count).map(|row| row as usize) {
-                let source = self.predictor.carried[inputs.carried[row] as usize].clone();
-                let (carried, hash) = self.continued(source, index, (row, token_ids[row]), inputs);
-                left.push(carried);
-                hashes.push(hash);
-            }
-        }
-        self.predictor.carried = left;
-        let sampled = self.sample(inputs, &hashes);
-        Results {
-            sampled,
-            ..Results::default()
-        }
-    }
-
-    /// What the model's next row will see after its token, and the hash of it; `None` if it is invalid.
-    fn continued(
-        &self,
-        mut carried: Carried,
-        index: usize,
-        (row, token_id): (usize, u32),
-        inputs: &BatchInputs,
-    ) -> (Carried, Option<u64>) {
-        let next = inputs.positions[row] + 1;
-        let is_invalid = self.script.nan == Some(token_id)
-            || carried.kept == Some(INVALID)
-            || carried.views.iter().any(|view| view.invalid > 0);
-        let sums = carried.views.iter().map(|view| view.sum);
-        let state = if is_invalid {
-            INVALID
-        } else {
-            row_state(
-                next,
-                token_id,
-                sums.chain(carried.kept).chain(carried.adapter),
-            )
-        };
-        carried.ahead.push(state);
-        carried.kept = carried.kept.map(|kept| states::fold(kept, state));
-        carried
-            .views
-            .iter_mut()
-            .for_each(|view| view.add(next, state));
-        let hash = history(carried.views.iter().map(|view| view.sum));
-        for (group, view) in carried.views.iter_mut().enumerate() {
-            let window = self.plan.kv_groups[group].window;
-            for passed in first_visible(next, window)..first_visible(next + 1, window) {
-                let state = match passed.checked_sub(carried.known + 1) {
-                    None => self.slot(group, index, passed, inputs).state,
-                    Some(place) => carried.ahead[place as usize],
-                };
-                view.remove(passed, state);
-            }
-        }
-        let hash = if self.sees_its_own_rows(&carried, index, next - 1, inputs) {
-            hash
-        } else {
-            mix(hash, WRONG)
-        };
-        (carried, (!is_invalid).then_some(hash))
-    }
-
-    /// Whether the keys and values that a row sees are those of the model's tokens.
-    fn sees_its_own_rows(
-        &self,
-        carried: &Carried,
-        index: usize,
-        position: u32,
-        inputs: &BatchInputs,
-    ) -> bool {
-        let size = self.block_size();
-        self.plan.kv_groups.iter().enumerate().all(|(group, spec)| {
-            let arrays = &inputs.groups[group];
-            let mut seen = first_visible(position, spec.window)..position.min(carried.known);
-            seen.all(|seen| {
-                let entry = arrays.table_starts[index] + seen / size;
-                let block = arrays.block_tables[entry as usize];
-                let slot = (block * size + seen % size) as usize;
-                self.predictor.pool[group][slot]
-                    == self.slot(group, index, seen + 1, inputs).token_id
-            })
-        })
-    }
-
     /// The content of a sequence's adapter slot, if it has one.
     fn adapter(&self, index: usize, inputs: &BatchInputs) -> Option<u64> {
         let slot = inputs.adapters.get(index).filter(|slot| **slot != 0)?;
         Some(self.adapters[*slot as usize])
-    }
-
-    /// What a sequence's row at `position` sees of earlier rows, in each KV group.
-    fn views(&self, index: usize, position: u32, inputs: &BatchInputs) -> Vec<View> {
-        let mut views = Vec::new();
-        for (group, spec) in self.plan.kv_groups.iter().enumerate() {
-            let mut view = View::default();
-            for seen in first_visible(position, spec.window)..position {
-                view.add(seen, self.slot(group, index, seen, inputs).state);
-            }
-            views.push(view);
-        }
-        views
-    }
-
-    /// A slot of a sequence's block table.
-    fn slot(&self, group: usize, index: usize, position: u32, inputs: &BatchInputs) -> Slot {
-        let (arrays, size) = (&inputs.groups[group], self.block_size());
-        let block = arrays.block_tables[(arrays.table_starts[index] + position / size) as usize];
-        if block == NONE {
-            BLANK
-        } else {
-            self.pool[group][(block * size + position % size) as usize]
-        }
-    }
-
-    /// The scripted token that follows the tokens that a row sees, if any.
-    fn said(&self, row: u32, inputs: &BatchInputs) -> Option<u32> {
-        let say = self.script.say.as_ref()?;
-        let index = inputs
-            .sequences
-            .partition_point(|rows| rows.row_start + rows.row_count <= row);
-        let position = inputs.positions[row as usize];
-        let visible = first_visible(position, self.plan.kv_groups.first()?.window)..=position;
-        say.next(
-            &visible
-                .map(|position| self.slot(0, index, position, inputs).token_id)
-                .collect::<Vec<_>>(),
-        )
-    }
-
-    fn draw(&self, sample: &SampleRow, history: &History, inputs: &BatchInputs) -> Sampled {
-        if sample.scored_token != NONE {
-            return self.told(sample, history.hash, sample.scored_token);
-        }
-        let past = &inputs.history[sample.history.start as usize..][..sample.history.len as usize];
-        let bias = &inputs.bias[sample.bias.start as usize..][..sample.bias.len as usize];
-        let pending =
-            (sample.pending_slot != NONE).then(|| self.feed[sample.pending_slot as usize]);
-        let words = self.plan.vocab.div_ceil(32) as usize;
-        let mask = (sample.mask_start != NONE)
-            .then(|| &inputs.masks[sample.mask_start as usize..][..words]);
-        let said = history.said.filter(|&id| {
-            id < self.plan.vocab
-                && (mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1))
-        });
-        let Some(token_id) = said.or_else(|| {
-            next_token(
-                history.hash,
-                sample,
-                past,
-                pending,
-                bias,
-                mask,
-                self.plan.vocab,
-            )
-        }) else {
-            return Sampled {
-                token_id: NUMERICAL_ERROR,
-                ..Default::default()
-            };
-        };
-        // Where layers predict, these stray and the model does not.
-        let may_stray = self.plan.predictor.is_none() || !inputs.carried.is_empty();
-        let is_drawn = |one_of| mix(!history.hash, STRAY).is_multiple_of(one_of);
-        let strays = may_stray && self.script.stray.is_some_and(is_drawn);
-        let token_id = if strays {
-            (token_id + 1) % self.plan.vocab
-        } else {
-            token_id
-        };
-        if sample.top_allowed {
-            let top = continuations(history.hash, sample.top_logprobs, mask, self.plan.vocab);
-            return Sampled {
-                top,
-                ..self.told(
-                    &SampleRow {
-                        top_logprobs: 0,
-                        ..*sample
-                    },
-                    history.hash,
-                    token_id,
-                )
-            };
-        }
-        self.told(sample, history.hash, token_id)
-    }
-
-    /// A token with the logprobs that its row asks for.
-    fn told(&self, sample: &SampleRow, history: u64, token_id: u32) -> Sampled {
-        let rank = scored_rank(history, token_id);
-        let (logprob, rank) = if sample.logprob {
-            (logprob(rank), 1 + rank)
-        } else {
-            (0.0, 0)
-        };
-        Sampled {
-            token_id,
-            logprob,
-            rank,
-            top: likely(history, token_id, sample.top_logprobs, self.plan.vocab),
-        }
     }
 }
 
@@ -871,26 +583,5 @@ impl Backend for FakeBackend {
         (self.pool, self.feed, self.capacity) = (Vec::new(), Vec::new(), None);
         self.predictor = Predictor::default();
         Ok(())
-    }
-}
-
-/// Bytes of a slot in a copy of a block.
-const SLOT_BYTES: usize = 12;
-
-/// A copy of a block: the token and the state of each slot, little-endian.
-fn slots_to_bytes(slots: &[Slot]) -> Vec<u8> {
-    slots
-        .iter()
-        .flat_map(|slot| [&slot.token_id.to_le_bytes()[..], &slot.state.to_le_bytes()].concat())
-        .collect()
-}
-
-/// Overwrites a block with a copy. What a short copy lacks becomes unreadable.
-fn bytes_to_slots(bytes: &[u8], slots: &mut [Slot]) {
-    slots.fill(BLANK);
-    for (slot, bytes) in slots.iter_mut().zip(bytes.as_chunks::<SLOT_BYTES>().0) {
-        let (token_id, state) = bytes.split_at(4);
-        slot.token_id = u32::from_le_bytes(token_id.try_into().expect("a token id has four bytes"));
-        slot.state = u64::from_le_bytes(state.try_into().expect("a state has eight bytes"));
     }
 }
