@@ -40,8 +40,8 @@ mod word_pieces;
 
 pub use folder::{MORE_TEMPLATES, TextFolder};
 pub use grammar::{
-    Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, NoTokenAllowed, Waiting, Watched,
-    schema_as_json, schema_in_lark, structural_tag,
+    Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, NoTokenAllowed, Running, Waiting,
+    Watched, schema_as_json, schema_in_lark, structural_tag, watch,
 };
 pub use infill::{Gap, Infill};
 pub use lines::LineLimits;

@@ -6,6 +6,7 @@ use crate::speculation;
 use crate::templates::post_text;
 use regex::Regex;
 use serde_json::{Map, Value, json};
+use std::time::{Duration, Instant};
 
 fn content(answer: &Answer) -> String {
     assert_eq!(answer.status, 200, "{}", answer.text);
@@ -255,6 +256,53 @@ fn a_schema_that_is_too_large_is_refused_with_the_limit() {
         "{}",
         many.text
     );
+    server.wait_until_idle();
+}
+
+#[test]
+fn a_schema_that_takes_long_to_compile_is_refused_wherever_it_stands() {
+    let server = Server::plain();
+    let alternatives = |at: i32| json!({"anyOf": [{"minimum": at}, {"maximum": -at}]});
+    let patterns = |at: i32| json!({"pattern": format!("^(a|b)*a(a|b){{{at}}}$")});
+    let all = |of: &dyn Fn(i32) -> Value| json!({"allOf": (1..20).map(of).collect::<Vec<_>>()});
+    for (schema, keyword) in [
+        (
+            json!({"type": "integer", "multipleOf": 1_999_993}),
+            "multipleOf",
+        ),
+        (
+            json!({"type": "string", "minLength": 1_000_000}),
+            "minLength",
+        ),
+        (all(&alternatives), "allOf"),
+        (all(&patterns), "allOf"),
+    ] {
+        let object = json!({"type": "object", "properties": {"a": schema}, "required": ["a"]});
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": object, "strict": true}});
+        let structure = json!({"begin": "<f>", "schema": object, "end": "</f>"});
+        let tag = json!({"type": "structural_tag", "structures": [structure], "triggers": ["<f"]});
+        let named = json!({"name": "x", "schema": object});
+        for more in [
+            json!({"guided_json": object}),
+            json!({"response_format": {"type": "json_schema", "json_schema": named}}),
+            json!({"response_format": tag}),
+            json!({"structured_outputs": {"grammar": format!("start: \"x\" %json {object}")}}),
+            json!({"tools": [tool], "tool_choice": "required"}),
+            json!({"tools": [tool], "response_format": {"type": "json_object"}}),
+        ] {
+            let start = Instant::now();
+            let answer = server.post(CHAT, &with(&hello(), &more));
+            assert_eq!(answer.status, 400, "{more}: {}", answer.text);
+            let error = answer.json()["error"].clone();
+            let message = error["message"].as_str().expect("a message");
+            assert!(
+                error["code"] == "grammar_error" && message.contains(keyword),
+                "{more}: {error}"
+            );
+            // Compiling any of them takes minutes.
+            assert!(start.elapsed() < Duration::from_secs(20), "{more}");
+        }
+    }
     server.wait_until_idle();
 }
 

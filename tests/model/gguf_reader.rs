@@ -489,6 +489,28 @@ fn what_changes_the_results_and_is_not_supported_is_refused_by_name() {
     }
 }
 
+/// As in llama.cpp, files may have keys of other architectures; who loads such a file is told.
+#[test]
+fn keys_that_nothing_reads_are_told() {
+    let unread = |items: &[(&str, Item)]| {
+        let mut file = models::small();
+        items
+            .iter()
+            .for_each(|(key, item)| file.set(key, item.clone()));
+        open(file.bytes()).expect("it opens").unread_keys()
+    };
+    assert_eq!(unread(&[]), [""; 0]);
+    for key in [
+        "llama.logit_scale",
+        "llama.attn_logit_softcapping",
+        "llama.rope.scaling.yarn_ext_factor",
+        "llama.something_new",
+    ] {
+        assert_eq!(unread(&[(key, Item::F32(0.5))]), [key]);
+    }
+    assert_eq!(unread(&[("other.logit_scale", Item::F32(0.5))]), [""; 0]);
+}
+
 fn vector(name: &str, elements: usize) -> Tensor {
     Tensor {
         name: name.into(),
@@ -752,6 +774,16 @@ fn tokens_with_the_name_of_an_end_end_an_answer_whatever_their_type() {
         "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>",
         "<eos>",
         "</s>",
+        "<|fim_pad|>",
+        "<fim-pad>",
+        "<fim_pad>",
+        "<PAD>",
+        "<|fim_repo|>",
+        "<|repo_name|>",
+        "<fim-repo>",
+        "<REPO>",
+        "<reponame>",
+        "<|file_sep|>",
     ] {
         for kind in [1, 3, 4] {
             let tokens = [(name, kind)];
@@ -853,9 +885,9 @@ fn seeds_of_the_fuzzer_are_models() {
     for (name, head) in small.chain(families) {
         let mut file = head.clone();
         file.resize(head.len() + (1 << 20), 0x3f);
-        let model = open(file)
-            .and_then(Model::from_gguf)
-            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let gguf = open(file).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(gguf.unread_keys(), [""; 0], "{name}");
+        let model = Model::from_gguf(gguf).unwrap_or_else(|error| panic!("{name}: {error}"));
         weights(&model);
         architectures.insert(model.spec().architecture);
         if let Some(folder) = std::env::var_os("FOLIO_FUZZ_SEEDS").filter(|_| !name.contains('/')) {

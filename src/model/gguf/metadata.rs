@@ -7,7 +7,9 @@ use crate::model::remote::missing;
 use crate::model::spec::LAYERS_MAX;
 use bytes::{Bytes, BytesMut};
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Maximum strings in a list that is read: eight times the largest vocabulary.
 const TEXTS_MAX: usize = 1 << 21;
@@ -25,6 +27,8 @@ pub(super) struct Metadata {
     file_bytes: u64,
     bytes: Bytes,
     container: Container,
+    /// Its keys that were looked up.
+    asked: Mutex<BTreeSet<String>>,
 }
 
 impl Metadata {
@@ -50,6 +54,7 @@ impl Metadata {
                         file_bytes,
                         bytes: head.freeze(),
                         container,
+                        asked: Mutex::default(),
                     });
                 }
             }
@@ -91,7 +96,24 @@ impl Metadata {
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
-        self.container.metadata.get(key)
+        let value = self.container.metadata.get(key);
+        if value.is_some() {
+            self.asked().insert(key.to_owned());
+        }
+        value
+    }
+
+    /// Keys of the file that begin so and were never looked up.
+    pub(super) fn unread(&self, prefix: &str) -> Vec<String> {
+        let asked = self.asked();
+        let keys = self.container.metadata.keys();
+        keys.filter(|key| key.starts_with(prefix) && !asked.contains(*key))
+            .cloned()
+            .collect()
+    }
+
+    fn asked(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An integer within `range`. If it is a list (one entry per layer), all entries must be equal.

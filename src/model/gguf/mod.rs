@@ -186,13 +186,33 @@ impl Gguf {
             .to_string()
             .into_bytes();
         let first = parts.into_iter().next().expect("there is a first file");
-        Ok(Self {
+        let gguf = Self {
             texts: Texts(Arc::new(first)),
             config_json,
             tensors,
             family,
             rope_divisors,
-        })
+        };
+        for key in gguf.unread_keys() {
+            tracing::warn!("{}: {key} is not read", gguf.texts.0.file());
+        }
+        Ok(gguf)
+    }
+
+    /// Keys of the metadata that are about this model, but that nothing reads: the file may ask for what the family
+    /// does not do.
+    pub fn unread_keys(&self) -> Vec<String> {
+        let prefix = self.family.key("");
+        let metadata = &self.texts.0;
+        let mut keys = metadata.unread(&prefix);
+        // Families that do not read how experts are scored have sigmoids.
+        let has_sigmoids =
+            |key: &String| matches!(metadata.integer(key, 0..=u32::MAX), Ok(Some(SIGMOID)));
+        keys.retain(|key| match &key[prefix.len()..] {
+            "expert_gating_func" => !has_sigmoids(key),
+            known => !INFORMATIVE.contains(&known),
+        });
+        keys
     }
 
     /// Tokenizer and chat template.
@@ -242,6 +262,23 @@ impl Gguf {
         (Box::new(self.tensors), own_names)
     }
 }
+
+/// `expert_gating_func` of scores that are sigmoids.
+const SIGMOID: u32 = 2;
+
+/// Keys, without the architecture's prefix, that only repeat what tensors, other keys or the architecture say.
+const INFORMATIVE: [&str; 10] = [
+    "attention.layer_norm_epsilon",
+    "attention.sliding_window_pattern",
+    "attention.value_length_swa",
+    "expert_feed_forward_length",
+    "expert_shared_feed_forward_length",
+    "full_attention_interval",
+    "rope.dimension_count_swa",
+    "rope.dimension_sections",
+    "tensor_data_layout",
+    "vocab_size",
+];
 
 /// Sampling defaults in GGUF, without their prefix, and in a generation_config.json.
 const SAMPLING: [(&str, &str); 5] = [

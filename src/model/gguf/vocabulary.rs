@@ -622,7 +622,7 @@ pub(super) fn tokenizer_config_json(metadata: &Metadata) -> Result<Value, LoadEr
 }
 
 /// Names of tokens that end an answer, even if the metadata does not list them: those that llama.cpp knows.
-const END_NAMES: [&str; 21] = [
+const END_NAMES: [&str; 31] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
@@ -644,6 +644,17 @@ const END_NAMES: [&str; 21] = [
     "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>",
     "<eos>",
     "</s>",
+    // Of files with gaps: padding, a repository's name, and the next file.
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
+    "<|file_sep|>",
 ];
 
 /// Ids of tokens whose names say that they end an answer, whatever type the file gives them: converters write plain
@@ -685,6 +696,9 @@ pub(super) fn end_tokens(metadata: &Metadata, vocab: u64) -> Result<Vec<u32>, Lo
         "tokenizer.ggml.eos_token_id",
         "tokenizer.ggml.eot_token_id",
         "tokenizer.ggml.eom_token_id",
+        "tokenizer.ggml.fim_pad_token_id",
+        "tokenizer.ggml.fim_rep_token_id",
+        "tokenizer.ggml.fim_sep_token_id",
     ] {
         if let Some(id) = metadata.integer(key, 0..=u32::MAX)? {
             add(key, id);

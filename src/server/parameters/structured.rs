@@ -9,10 +9,19 @@ use crate::server::parameters::table::{
 use crate::server::state::{ALWAYS, ModelState};
 use crate::server::wire::error::ApiError;
 use crate::text::answer::{AnswerFormat, ReasoningParser, ReasoningTracker, Start};
-use crate::text::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, Tokenizer, Waiting};
+use crate::text::{
+    Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, Tokenizer, Waiting, watch,
+};
+use futures_channel::oneshot;
+use futures_util::future::{Either, select};
 use serde_json::json;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+/// Time after which a request with a grammar that is still compiled gets an error. It is several times what grammars
+/// within the limits take on a busy machine, the first one's tables of the vocabulary included.
+const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Size of a server's cache of compiled grammars, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
@@ -143,22 +152,29 @@ impl ModelState {
         let waiting = Waiting::default();
         let watched = waiting.watched();
         let place = self.shared.compilations.place(client).await?;
-        self.shared
-            .offload(ALWAYS, move || {
-                let _place = place;
-                let (spec, more) = make(&tokenizer)?;
-                let grammars =
-                    cell.get_or_init(|| Grammars::new(tokenizer, vocab, &end_ids, CACHE_BYTES));
-                Ok((
-                    grammars
-                        .as_ref()
-                        .map_err(GrammarError::clone)?
-                        .compile_for(Some(watched), &spec)?,
-                    more,
-                ))
-            })
-            .await?
-            .map_err(|error: GrammarError| ApiError::grammar(field, &error))
+        let (told, is_late) = oneshot::channel::<()>();
+        let compiled = self.shared.offload(ALWAYS, move || {
+            // Kept to the end of the work, also if that is too late for the request.
+            let _place = place;
+            let (spec, more) = make(&tokenizer)?;
+            let grammars =
+                cell.get_or_init(|| Grammars::new(tokenizer, vocab, &end_ids, CACHE_BYTES));
+            Ok::<_, GrammarError>((
+                grammars
+                    .as_ref()
+                    .map_err(GrammarError::clone)?
+                    .compile_for(Some(watched), &spec)?,
+                more,
+            ))
+        });
+        // A request that waits for longer is told so by dropping this.
+        let mut told = Some(told);
+        let _running = watch(WAIT_MAX, None, move || drop(told.take()));
+        let compiled = match select(pin!(compiled), is_late).await {
+            Either::Left((compiled, _)) => compiled?,
+            Either::Right(_) => Err(GrammarError::too_long()),
+        };
+        compiled.map_err(|error| ApiError::grammar(field, &error))
     }
 }
 

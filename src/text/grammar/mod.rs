@@ -24,7 +24,7 @@ mod watch;
 pub(crate) use references::pointer;
 pub use spec::{GrammarError, GrammarSpec, schema_as_json, schema_in_lark};
 pub use structural_tag::structural_tag;
-pub use watch::{Waiting, Watched};
+pub use watch::{Running, Waiting, Watched, watch};
 
 use super::Tokenizer;
 use crate::platform::Instant;
@@ -230,7 +230,7 @@ impl GrammarState {
         let running = self
             .matcher
             .cancellation_handle()
-            .map(|cancel| watch::watch(cancel, self.time_left, None));
+            .map(|cancel| watch(self.time_left, None, move || cancel.cancel()));
         let result = work(&mut self.matcher);
         drop(running);
         self.time_left = self.time_left.saturating_sub(start.elapsed());
@@ -240,11 +240,12 @@ impl GrammarState {
     /// Tries the start of an answer, so that a grammar whose answers cannot begin is refused before one does.
     fn try_first_tokens(mut self, waiting: Option<Watched>) -> Result<(), GrammarError> {
         let cancel = self.matcher.cancellation_handle().unwrap_or_default();
-        let running = watch::watch(cancel.clone(), COMPILE_MAX, waiting);
+        let ended = cancel.clone();
+        let running = watch(COMPILE_MAX, waiting, move || ended.cancel());
         let tried = self.try_tokens();
         drop(running);
         if cancel.is_cancelled() {
-            Err(GrammarError::told("it takes too long to compile"))
+            Err(GrammarError::too_long())
         } else {
             tried
         }

@@ -58,6 +58,10 @@ impl GrammarError {
         Self::told(&error.to_string())
     }
 
+    pub(crate) fn too_long() -> Self {
+        Self::told("it takes too long to compile")
+    }
+
     /// An error from the compiler's message: its first line, shortened. The parser of patterns shows the pattern below
     /// that line, and names the reason in the last one.
     pub(super) fn told(message: &str) -> Self {

@@ -1,10 +1,10 @@
-//! [`Watch`]: cancels work on grammars that takes too long, or that nobody waits for any more.
+//! [`Watch`]: ends work on grammars that takes too long, or that nobody waits for any more.
 //!
-//! llguidance counts most of its work, but not all: the text that a lexeme forces, for example. It looks at its
-//! [`CancellationHandle`] everywhere.
+//! llguidance counts most of its work, but not all: the text that a lexeme forces, for example. It looks at a
+//! [`CancellationHandle`](llguidance::CancellationHandle) everywhere but where it builds a parser: such work goes on,
+//! and only who waits for it can be told.
 
 use crate::platform::Instant;
-use llguidance::CancellationHandle;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -31,13 +31,13 @@ impl Waiting {
 #[derive(Clone, Debug)]
 pub struct Watched(Weak<()>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Watch {
     works: Mutex<Works>,
     begun: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Works {
     next: u64,
     running: BTreeMap<u64, Work>,
@@ -46,22 +46,24 @@ struct Works {
     has_thread: bool,
 }
 
-#[derive(Debug)]
 struct Work {
     deadline: Instant,
     /// `None`: somebody always waits.
     waiting: Option<Watched>,
-    cancel: CancellationHandle,
+    /// Ends it; is called until the work is not watched any more.
+    end: Box<dyn FnMut() + Send>,
 }
 
 /// Work that is watched until this is dropped.
-pub(super) struct Running(u64);
+#[derive(Debug)]
+pub struct Running(u64);
 
-/// Watches work that may take this long. Without threads, nothing is watched.
-pub(super) fn watch(
-    cancel: CancellationHandle,
+/// Watches work that may take this long, and calls `end`, once or more, when it is over or nobody waits any more.
+/// Without threads, nothing is watched.
+pub fn watch(
     limit: Duration,
     waiting: Option<Watched>,
+    end: impl FnMut() + Send + 'static,
 ) -> Running {
     let mut works = WATCH.lock();
     let id = works.next;
@@ -71,7 +73,7 @@ pub(super) fn watch(
         Work {
             deadline: Instant::now() + limit,
             waiting,
-            cancel,
+            end: Box::new(end),
         },
     );
     if !works.has_thread {
@@ -107,9 +109,9 @@ impl Watch {
             let now = Instant::now();
             works
                 .running
-                .values()
+                .values_mut()
                 .filter(|work| work.is_over(now))
-                .for_each(|work| work.cancel.cancel());
+                .for_each(|work| (work.end)());
             works = if idle_periods > IDLE_PERIODS {
                 idle_periods = 0;
                 works.sleeps = true;

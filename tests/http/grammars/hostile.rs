@@ -94,6 +94,8 @@ fn whatever_is_sent_takes_bounded_time() {
         lark("start: a\na: b\nb: a"),
         lark("start: (\"a\" | \"aa\" | \"aaa\"){1,5000}"),
         lark("start: %json {\"type\": \"object\"}"),
+        lark("start: %json {\"multipleOf\": 1999993}"),
+        lark("start: \"a\" %json {\"properties\": {\"a\": {\"minLength\": 1000000}}}"),
         lark("%llguidance {\"no_forcing\": true}\nstart: /.*/"),
         lark("%import common.INT\nstart: INT"),
         regex("a{10000000}"),

@@ -42,6 +42,52 @@ fn lower_bounds_and_divisors_are_limited_and_upper_bounds_are_not() {
 }
 
 #[test]
+fn schemas_in_a_grammars_text_cost_what_they_cost_alone() {
+    let refused = |text: String| check(&GrammarSpec::Lark(text)).is_err();
+    for schema in [
+        json!({"multipleOf": 1_999_993}),
+        json!({"properties": {"a": {"minLength": 30_000}}}),
+        json!({"items": {"pattern": "(a{1000}){1000}"}}),
+    ] {
+        assert!(refused(format!("start: %json {schema}")), "{schema}");
+        assert!(refused(format!(
+            "start: a\na: \"x\" %json\n  {schema} | \"%json\""
+        )));
+    }
+    let divided = json!({"multipleOf": 60_000});
+    assert!(
+        !refused(format!("start: %json {divided} # %json nothing")),
+        "one alone is allowed"
+    );
+    let divided = json!({"multipleOf": 60_001});
+    assert!(
+        refused(format!("start: %json {divided} | %json {divided}")),
+        "the sum"
+    );
+}
+
+#[test]
+fn schemas_that_must_all_hold_are_limited() {
+    let pair = |at: i32| json!({"anyOf": [{"minimum": at}, {"maximum": -at}]});
+    let pairs = |count| json!({"allOf": (1..=count).map(pair).collect::<Vec<_>>()});
+    assert!(!is_refused(pairs(6)));
+    assert!(is_refused(pairs(7)));
+    assert!(is_refused(
+        json!({"properties": {"a": {"allOf": [pairs(3), pairs(4)]}}})
+    ));
+    let patterns = |count: i32| {
+        let all = (0..count).map(|at| json!({"pattern": format!("a.*{at}")}));
+        json!({"allOf": all.collect::<Vec<_>>()})
+    };
+    assert!(!is_refused(patterns(4)));
+    assert!(is_refused(patterns(5)));
+    let divided: Map<_, _> = (0..900)
+        .map(|key| (key.to_string(), json!({"multipleOf": 69})))
+        .collect();
+    assert!(is_refused(json!({"properties": divided})));
+}
+
+#[test]
 fn repetitions_in_a_grammars_text_are_limited() {
     let refused =
         |text: &str| check(&GrammarSpec::Lark(text.into())).map_err(|error| error.to_string());
