@@ -159,9 +159,20 @@ pub(crate) struct Asked {
 pub(crate) struct Earlier<'a> {
     /// The items before the input, from `previous_response_id`.
     pub(crate) items: Vec<Value>,
-    /// A stored item by its id.
-    pub(crate) find: &'a dyn Fn(&str) -> Option<Value>,
+    /// The stored items that the input refers to, by their ids.
+    pub(crate) referred: HashMap<String, Value>,
     pub(crate) seal: &'a Seal,
+}
+
+impl ResponsesPrompt {
+    /// Places in the input and ids of the stored items that it refers to.
+    pub(crate) fn references(&self) -> impl Iterator<Item = (usize, &str)> {
+        let items = self.input.iter().flatten().enumerate();
+        items.filter_map(|(place, (_, item))| match item {
+            Item::Reference(id) => Some((place, id.as_str())),
+            _ => None,
+        })
+    }
 }
 
 impl ResponsesRequest {
@@ -270,11 +281,8 @@ impl ResponsesPrompt {
             match item {
                 Item::Reference(id) => {
                     let name = format!("input[{index}]");
-                    let found = (earlier.find)(&id);
-                    let found = found.ok_or_else(|| {
-                        ApiError::invalid(&name, format!("item {} is not stored", shorten(&id)))
-                    })?;
-                    read_item(&name, &found)?.add(&mut turns, &names, earlier.seal);
+                    let found = earlier.referred.get(&id).unwrap_or(&Value::Null);
+                    read_item(&name, found)?.add(&mut turns, &names, earlier.seal);
                 }
                 Item::Unknown(kind) => left_out.push(kind),
                 item => item.add(&mut turns, &names, earlier.seal),

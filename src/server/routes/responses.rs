@@ -3,13 +3,15 @@
 
 use crate::server::guards::Client;
 use crate::server::parameters::read;
-use crate::server::parameters::responses::{Earlier, InputTokensRequest, NAMES, ResponsesRequest};
+use crate::server::parameters::responses::{
+    Earlier, InputTokensRequest, NAMES, ResponsesPrompt, ResponsesRequest,
+};
 use crate::server::reply::respond;
 use crate::server::reply::responses::ResponsesReply;
 use crate::server::routes::chat::{self, Begun};
 use crate::server::state::{ModelState, ServerState, Shared};
-use crate::server::stored::Stored;
-use crate::server::wire::error::ApiError;
+use crate::server::stored::{Chain, Stored};
+use crate::server::wire::error::{ApiError, shorten};
 use crate::server::wire::json::write;
 use crate::server::wire::query;
 use axum::Json;
@@ -17,10 +19,14 @@ use axum::extract::{Path, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
+use std::collections::HashMap;
 
 /// Items of one page, and those of a page whose size is not given.
 const PAGE_MAX: usize = 100;
 const PAGE_DEFAULT: usize = 20;
+/// Bytes of all stored items that one input may refer to, those that it refers to several times counted as often: each
+/// becomes a part of the conversation.
+const REFERRED_BYTES_MAX: usize = 32 << 20;
 
 /// Answers an input.
 pub(crate) async fn create(
@@ -29,15 +35,10 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: ResponsesRequest = read::read(request, &state).await?;
-    let find = |id: &str| state.shared.responses.item(client.0, id);
-    let items = earlier(
-        &state.shared,
-        client,
-        request.prompt.previous_response_id.as_deref(),
-    )?;
+    let (items, referred) = earlier(&state.shared, client, &request.prompt).await?;
     let (turn, asked) = request.turn(&Earlier {
         items,
-        find: &find,
+        referred,
         seal: &state.shared.seal,
     })?;
     let Begun {
@@ -59,15 +60,10 @@ pub(crate) async fn input_tokens(
     let client = Client::of(&request);
     let request: InputTokensRequest = read::read(request, &state).await?;
     state.model(request.target.model)?;
-    let find = |id: &str| state.shared.responses.item(client.0, id);
-    let items = earlier(
-        &state.shared,
-        client,
-        request.prompt.previous_response_id.as_deref(),
-    )?;
+    let (items, referred) = earlier(&state.shared, client, &request.prompt).await?;
     let (conversation, ..) = request.prompt.conversation(&Earlier {
         items,
-        find: &find,
+        referred,
         seal: &state.shared.seal,
     })?;
     let ids = chat::prompt(&state, conversation, NAMES, state.text_bytes_max()?).await?;
@@ -76,19 +72,44 @@ pub(crate) async fn input_tokens(
     ))
 }
 
-/// The items before an input.
-fn earlier(
+/// The items before an input, and those that it refers to by their ids.
+async fn earlier(
     shared: &Shared,
     client: Client,
-    previous: Option<&str>,
-) -> Result<Vec<Value>, ApiError> {
-    let Some(id) = previous else {
-        return Ok(Vec::new());
+    prompt: &ResponsesPrompt,
+) -> Result<(Vec<Value>, HashMap<String, Value>), ApiError> {
+    let chain = match &prompt.previous_response_id {
+        None => Chain::default(),
+        Some(id) => {
+            let chain = shared.responses.chain(client.0, id);
+            chain.ok_or_else(|| ApiError::previous_response(id))?
+        }
     };
-    shared
-        .responses
-        .chain(client.0, id)
-        .ok_or_else(|| ApiError::previous_response(id))
+    let (mut found, mut bytes) = (HashMap::new(), 0);
+    for (place, id) in prompt.references() {
+        let name = format!("input[{place}]");
+        let item = shared.responses.item(client.0, id).ok_or_else(|| {
+            ApiError::invalid(&name, format!("item {} is not stored", shorten(id)))
+        })?;
+        bytes += item.bytes();
+        if bytes > REFERRED_BYTES_MAX {
+            let message = format!(
+                "with this one, the items that the input refers to have {bytes} bytes; at most {REFERRED_BYTES_MAX} are \
+                 read"
+            );
+            return Err(ApiError::invalid(&name, message));
+        }
+        found.insert(id.to_owned(), item);
+    }
+    let bytes = bytes + chain.bytes();
+    let read = move || {
+        let referred = found
+            .into_iter()
+            .map(|(id, item)| Some((id, item.value()?)));
+        Some((chain.items()?, referred.collect::<Option<_>>()?))
+    };
+    let read = shared.offload(bytes, read).await?;
+    read.ok_or_else(ApiError::internal)
 }
 
 fn stored(shared: &Shared, client: Client, id: &str) -> Result<Stored, ApiError> {

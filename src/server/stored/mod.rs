@@ -10,8 +10,9 @@ mod folder;
 use folder::{Folder, Found};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Maximum responses of a chain.
 const CHAIN_MAX: usize = 10_000;
@@ -44,8 +45,8 @@ struct Kept {
     entries: HashMap<String, Entry>,
     /// Ids by the time of their last use.
     uses: BTreeMap<u64, String>,
-    /// The response that has an item, by the item's client and id.
-    items: HashMap<(u32, String), String>,
+    /// The response that has an item, and where in its text, by the item's client and id.
+    items: HashMap<(u32, String), (String, Range<usize>)>,
     now: u64,
     bytes: usize,
 }
@@ -54,34 +55,48 @@ struct Kept {
 #[derive(Debug)]
 struct Entry {
     client: u32,
-    text: Box<str>,
-    /// Ids of its items.
-    items: Vec<String>,
+    text: Arc<str>,
+    /// The response that it follows.
+    previous: Option<String>,
+    /// Ids of its items, and where in the text they are.
+    items: Vec<(String, Range<usize>)>,
     bytes: usize,
     used: u64,
 }
 
 impl Entry {
     fn new(client: u32, id: &str, stored: &Stored) -> Self {
-        let text = stored.text().into_boxed_str();
-        let items: Vec<String> = stored
+        let text: Arc<str> = stored.text().into();
+        let items: Vec<_> = stored
             .items()
-            .filter_map(|item| item["id"].as_str().map(str::to_owned))
+            .filter_map(|item| Some((item["id"].as_str()?.to_owned(), place_of(item, &text)?)))
             .collect();
-        let items_bytes: usize = items.iter().map(|item| ITEM_BYTES + 2 * item.len()).sum();
+        let items_bytes: usize = items
+            .iter()
+            .map(|(item, _)| ITEM_BYTES + 2 * item.len())
+            .sum();
         let bytes = ENTRY_BYTES + text.len() + 2 * id.len() + items_bytes;
         Self {
             client,
             text,
+            previous: stored.previous.clone(),
             items,
             bytes,
             used: 0,
         }
     }
+}
 
-    fn stored(&self) -> Option<Stored> {
-        Stored::from_value(serde_json::from_str(&self.text).ok()?)
-    }
+/// A response from its text.
+fn parsed(text: &str) -> Option<Stored> {
+    Stored::from_value(serde_json::from_str(text).ok()?)
+}
+
+/// Where a value is in a text that has it. If there are several like it, the first one is the same.
+fn place_of(item: &Value, text: &str) -> Option<Range<usize>> {
+    let item = item.to_string();
+    let start = text.find(&item)?;
+    Some(start..start + item.len())
 }
 
 impl Stored {
@@ -120,9 +135,9 @@ impl Kept {
         self.now += 1;
         self.bytes += entry.bytes;
         self.uses.insert(self.now, id.to_owned());
-        for item in &entry.items {
+        for (item, place) in &entry.items {
             self.items
-                .insert((entry.client, item.clone()), id.to_owned());
+                .insert((entry.client, item.clone()), (id.to_owned(), place.clone()));
         }
         self.entries.insert(
             id.to_owned(),
@@ -139,10 +154,14 @@ impl Kept {
         };
         self.bytes -= entry.bytes;
         self.uses.remove(&entry.used);
-        for item in entry.items {
+        for (item, _) in entry.items {
             let key = (entry.client, item);
             // A later response may have the same item.
-            if self.items.get(&key).is_some_and(|response| response == id) {
+            if self
+                .items
+                .get(&key)
+                .is_some_and(|(response, _)| response == id)
+            {
                 self.items.remove(&key);
             }
         }
@@ -234,7 +253,8 @@ impl Responses {
 
     /// A response of this client.
     pub(crate) fn get(&self, client: u32, id: &str) -> Option<Stored> {
-        self.kept().find(client, id)?.stored()
+        let text = self.kept().find(client, id)?.text.clone();
+        parsed(&text)
     }
 
     /// Forgets a response. Returns whether this client had it.
@@ -248,27 +268,65 @@ impl Responses {
         found
     }
 
-    /// The items of a response and of all that it follows, oldest first; `None` if one of them is not stored.
-    pub(crate) fn chain(&self, client: u32, id: &str) -> Option<Vec<Value>> {
-        let mut kept = self.kept();
-        let (mut next, mut parts) = (Some(id.to_owned()), Vec::new());
+    /// A response and all that it follows, newest first; `None` if one of them is not stored.
+    pub(crate) fn chain(&self, client: u32, id: &str) -> Option<Chain> {
+        let (mut next, mut texts) = (Some(id.to_owned()), Vec::new());
         while let Some(id) = next.take() {
-            if parts.len() == CHAIN_MAX {
+            if texts.len() == CHAIN_MAX {
                 return None;
             }
-            let stored = kept.find(client, &id)?.stored()?;
-            parts.push(stored.items().cloned().collect::<Vec<_>>());
-            next = stored.previous;
+            let (text, previous) = {
+                let mut kept = self.kept();
+                let entry = kept.find(client, &id)?;
+                (entry.text.clone(), entry.previous.clone())
+            };
+            texts.push(text);
+            next = previous;
         }
-        Some(parts.into_iter().rev().flatten().collect())
+        Some(Chain(texts))
     }
 
     /// An item of this client's responses.
-    pub(crate) fn item(&self, client: u32, id: &str) -> Option<Value> {
+    pub(crate) fn item(&self, client: u32, id: &str) -> Option<StoredItem> {
         let mut kept = self.kept();
-        let response = kept.items.get(&(client, id.to_owned()))?.clone();
-        let stored = kept.find(client, &response)?.stored()?;
-        stored.items().find(|item| item["id"] == id).cloned()
+        let (response, place) = kept.items.get(&(client, id.to_owned()))?.clone();
+        let text = kept.find(client, &response)?.text.clone();
+        Some(StoredItem { text, place })
+    }
+}
+
+/// The texts of responses that follow each other, newest first. Reading them takes time that grows with their length.
+#[derive(Default)]
+pub(crate) struct Chain(Vec<Arc<str>>);
+
+impl Chain {
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.iter().map(|text| text.len()).sum()
+    }
+
+    /// The items of all responses, oldest first; `None` if a response cannot be read.
+    pub(crate) fn items(&self) -> Option<Vec<Value>> {
+        let mut all = Vec::new();
+        for text in self.0.iter().rev() {
+            all.extend(parsed(text)?.items().cloned());
+        }
+        Some(all)
+    }
+}
+
+/// The text of an item, within that of its response.
+pub(crate) struct StoredItem {
+    text: Arc<str>,
+    place: Range<usize>,
+}
+
+impl StoredItem {
+    pub(crate) fn bytes(&self) -> usize {
+        self.place.len()
+    }
+
+    pub(crate) fn value(&self) -> Option<Value> {
+        serde_json::from_str(&self.text[self.place.clone()]).ok()
     }
 }
 
