@@ -57,6 +57,14 @@ pub(crate) async fn generate(
     let sent = (Client::of(&request), LoadTime::of(&request));
     let request: OllamaGenerateRequest = read::read(request, &state).await?;
     report_options(&request.settings, &state)?;
+    let has_images = request
+        .images
+        .as_ref()
+        .is_some_and(|images| !images.is_empty());
+    if has_images && state.text.template.is_none() {
+        let message = "images need a chat template, and this model has none";
+        return Err(ApiError::unsupported("images", message));
+    }
     let (task, stream) = request.task(defaults(&state)?)?;
     answer(&state, sent, task, (stream, false)).await
 }

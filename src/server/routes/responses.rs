@@ -39,6 +39,7 @@ pub(crate) async fn create(
         items,
         find: &find,
         seal: &state.shared.seal,
+        reads_images: state.ready()?.images.is_some(),
     })?;
     let Begun {
         generation,
@@ -69,6 +70,7 @@ pub(crate) async fn input_tokens(
         items,
         find: &find,
         seal: &state.shared.seal,
+        reads_images: state.ready()?.images.is_some(),
     })?;
     let ids = chat::prompt(&state, conversation, NAMES, state.text_bytes_max()?).await?;
     Ok(Json(
