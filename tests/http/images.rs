@@ -590,6 +590,14 @@ fn ollama_generates_from_images() {
     let chat = answered(&server, "/api/chat", &chat);
     assert_eq!(answer["response"], chat["message"]["content"]);
     assert_eq!(answer["prompt_eval_count"], chat["prompt_eval_count"]);
+    let shown = answered(&server, "/api/show", &json!({"model": MODEL}));
+    let capabilities = shown["capabilities"].as_array().expect("a list");
+    assert!(capabilities.contains(&"vision".into()), "{shown}");
+    assert_eq!(server.get("/props").json()["modalities"]["vision"], true);
+    assert_eq!(
+        Server::plain().get("/props").json()["modalities"]["vision"],
+        false
+    );
     let bare = server_with("smolvlm", None, Limits::default());
     for (server, more) in [
         (&server, json!({"raw": true})),

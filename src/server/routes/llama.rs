@@ -169,7 +169,7 @@ pub(crate) async fn props(
         "chat_template_caps": caps,
         "bos_token": of_config("bos_token"),
         "eos_token": of_config("eos_token"),
-        "modalities": {"vision": false, "audio": false},
+        "modalities": {"vision": engine.is_some_and(|info| info.images.is_some()), "audio": false},
         "build_info": concat!("folio-", env!("CARGO_PKG_VERSION")),
     })))
 }

@@ -240,6 +240,7 @@ pub(crate) async fn show(
         ModelFacts {
             outline,
             answer_format,
+            reads_images,
             ..
         },
     ) = server.models.facts(asked.as_deref())?;
@@ -252,6 +253,7 @@ pub(crate) async fn show(
     let mut capabilities = Vec::new();
     capabilities.extend((!outline.encodes).then_some("completion"));
     capabilities.extend((!template.is_empty()).then_some("tools"));
+    capabilities.extend(reads_images.then_some("vision"));
     capabilities.extend((answer_format.reasoning != ReasoningParser::None).then_some("thinking"));
     let fills_gaps = outline
         .text

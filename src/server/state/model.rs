@@ -107,6 +107,7 @@ impl ModelState {
             outline,
             answer_format: self.answer_format,
             device: Some(info.device.clone()),
+            reads_images: info.images.is_some(),
         })
     }
 
