@@ -547,6 +547,25 @@ fn seeing_model(folder: &Path) {
             fs::copy(&path, folder.join(name)).expect("a file copies");
         }
     }
+    let change = |name: &str, change: &dyn Fn(&mut Value)| {
+        let path = folder.join(name);
+        let bytes = fs::read(&path).expect("it is there");
+        let mut file: Value = serde_json::from_slice(&bytes).expect("it is JSON");
+        change(&mut file);
+        fs::write(&path, file.to_string()).expect("the folder takes files");
+    };
+    change("tokenizer.json", &|file| {
+        let added = file["added_tokens"].as_array_mut().expect("a list");
+        added.retain(|token| {
+            !token["content"]
+                .as_str()
+                .is_some_and(|text| text.starts_with('t'))
+        });
+    });
+    change("tokenizer_config.json", &|file| {
+        let map = file.as_object_mut().expect("an object");
+        map.retain(|name, _| !["bos_token", "eos_token", "pad_token"].contains(&name.as_str()));
+    });
     let template = "{% for message in messages %}{% for part in message.content %}\
                     {% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{{ ' ' }}\
                     {% endfor %}{% endfor %}";
@@ -583,7 +602,7 @@ fn run_shows_images_and_names_the_file_that_is_none() {
     let without = count(&["t050"]);
     let with_one = count(&["--image", &small, "t050"]);
     let with_two = count(&["--image", &small, "--image", &small, "t050"]);
-    assert!(with_one > without + 64, "{with_one} of {without}");
+    assert!(with_one >= without + 64, "{with_one} of {without}");
     assert_eq!(with_two - with_one, with_one - without);
     let config = folder.path().join("config.json");
     let config = config.to_string_lossy();
@@ -596,7 +615,9 @@ fn run_shows_images_and_names_the_file_that_is_none() {
             "{message}"
         );
     }
-    let refusal = run(&["run", "--device", "cpu", "--image", &small, "Hello"]);
+    let refusal = run(&[
+        "run", "--device", "cpu", "--image", &small, "--prompt", "Hello",
+    ]);
     assert!(!refusal.status.success());
     let message = text(&refusal.stderr);
     assert!(
