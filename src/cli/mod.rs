@@ -16,6 +16,7 @@ mod limits;
 mod local;
 mod lora;
 mod options;
+mod pictures;
 mod remote;
 mod request;
 mod rivals;

@@ -94,7 +94,8 @@ impl RequestArgs {
 /// refuses unknown fields.
 pub(crate) fn server_options(strict: bool) -> ServerOptions {
     let limits = Limits {
-        body_bytes_max: usize::MAX,
+        body_bytes_max: Some(usize::MAX),
+        images_max: u32::MAX,
         requests_bytes_max: u64::MAX,
         reply_bytes_max: u64::MAX,
         choices_max: 128,

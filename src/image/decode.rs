@@ -39,6 +39,12 @@ impl Default for PictureLimits {
 }
 
 impl Picture {
+    /// The media type of a file, such as `image/png`, by its first bytes; `None` if they are of no image.
+    pub fn media_type(bytes: &[u8]) -> Option<&'static str> {
+        let format = ::image::guess_format(bytes).ok()?;
+        Some(format.to_mime_type())
+    }
+
     /// Decodes a file. Its format is told by its first bytes, not by a name or type.
     ///
     /// # Errors

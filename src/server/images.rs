@@ -17,9 +17,6 @@ use crate::server::wire::error::ApiError;
 use crate::server::wire::memory::Charge;
 use std::sync::Arc;
 
-/// Most images of a request.
-pub(crate) const IMAGES_MAX: usize = 32;
-
 /// An image of a request, as a client sent it.
 #[derive(Clone, Debug)]
 pub(crate) struct GivenImage {

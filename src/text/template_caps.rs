@@ -73,6 +73,27 @@ impl ChatTemplate {
         }
     }
 
+    /// Whether an image in the result of a call is shown. It is not if the template leaves it out, refuses it, or
+    /// writes its part as such.
+    pub fn shows_images_of_results(&self) -> bool {
+        let text = json!({"type": "text", "text": WORD});
+        let shows = |parts: Value| {
+            let mut found = result(0);
+            found["content"] = parts;
+            // A template that shows images knows parts.
+            let hello = json!({"role": "user", "content": [{"type": "text", "text": "Hello"}]});
+            let messages = json!([hello, calling(&[OTHER]), found]);
+            self.probe(&messages, None, None).unwrap_or_default()
+        };
+        let with_image = shows(json!([{"type": "image"}, text]));
+        // Between parts, templates may write space.
+        let without_space = |text: &str| text.split_whitespace().collect::<String>();
+        with_image.contains(WORD)
+            && !with_image.contains("'type'")
+            && !with_image.contains("\"type\"")
+            && without_space(&with_image) != without_space(&shows(json!([text])))
+    }
+
     /// A conversation as text; `None` if the template refuses it.
     fn probe(
         &self,

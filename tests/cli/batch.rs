@@ -1,7 +1,7 @@
 //! `folio run` as a client of the API: files in OpenAI's batch format and in the short forms, any field of a request,
 //! and models without a chat template.
 
-use super::{demo_golden, folio, golden_answer, refusal, repository, result, run, text};
+use super::{demo_golden, folio, golden_answer, packed, refusal, repository, result, run, text};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -535,4 +535,93 @@ fn a_model_without_chat_template_completes_text() {
     ];
     let templated = run(&[&greedy[..], &own].concat());
     assert!(templated.status.success() && !text(&templated.stderr).contains("no chat template"));
+}
+
+/// A model that reads images, without the tokenizer's words that begin with a letter, and with a chat template.
+fn seeing_model(folder: &Path) {
+    let golden = packed::model("vision").join("smolvlm");
+    for entry in fs::read_dir(&golden).expect("the folder is there") {
+        let path = entry.expect("it is read").path();
+        if path.is_file() {
+            let name = path.file_name().expect("a file has a name");
+            fs::copy(&path, folder.join(name)).expect("a file copies");
+        }
+    }
+    let change = |name: &str, change: &dyn Fn(&mut Value)| {
+        let path = folder.join(name);
+        let bytes = fs::read(&path).expect("it is there");
+        let mut file: Value = serde_json::from_slice(&bytes).expect("it is JSON");
+        change(&mut file);
+        fs::write(&path, file.to_string()).expect("the folder takes files");
+    };
+    change("tokenizer.json", &|file| {
+        let added = file["added_tokens"].as_array_mut().expect("a list");
+        added.retain(|token| {
+            !token["content"]
+                .as_str()
+                .is_some_and(|text| text.starts_with('t'))
+        });
+    });
+    change("tokenizer_config.json", &|file| {
+        let map = file.as_object_mut().expect("an object");
+        map.retain(|name, _| !["bos_token", "eos_token", "pad_token"].contains(&name.as_str()));
+    });
+    let template = "{% for message in messages %}{% for part in message.content %}\
+                    {% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{{ ' ' }}\
+                    {% endfor %}{% endfor %}";
+    fs::write(folder.join("chat_template.jinja"), template).expect("the folder takes files");
+}
+
+#[test]
+fn run_shows_images_and_names_the_file_that_is_none() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    seeing_model(folder.path());
+    let model = folder.path().to_string_lossy();
+    let images = packed::model("vision").join("images");
+    let small = images.join("small.png");
+    let small = small.to_string_lossy();
+    let asked = |more: &[&str]| {
+        let common = [
+            "run",
+            "--model",
+            &model,
+            "--device",
+            "cpu",
+            "--max-tokens",
+            "4",
+            "--json",
+        ];
+        run(&[&common, more].concat())
+    };
+    let count = |more: &[&str]| {
+        let output = asked(more);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        answer["usage"]["prompt_tokens"].as_u64().expect("a number")
+    };
+    let without = count(&["t050"]);
+    let with_one = count(&["--image", &small, "t050"]);
+    let with_two = count(&["--image", &small, "--image", &small, "t050"]);
+    assert!(with_one >= without + 64, "{with_one} of {without}");
+    assert_eq!(with_two - with_one, with_one - without);
+    let config = folder.path().join("config.json");
+    let config = config.to_string_lossy();
+    for (file, reason) in [("no-such.png", "no-such.png"), (&*config, "config.json")] {
+        let refusal = asked(&["--image", file, "t050"]);
+        assert!(!refusal.status.success());
+        let message = text(&refusal.stderr);
+        assert!(
+            message.contains("--image") && message.contains(reason),
+            "{message}"
+        );
+    }
+    let refusal = run(&[
+        "run", "--device", "cpu", "--image", &small, "--prompt", "Hello",
+    ]);
+    assert!(!refusal.status.success());
+    let message = text(&refusal.stderr);
+    assert!(
+        message.contains("--image: this model reads text only"),
+        "{message}"
+    );
 }

@@ -249,6 +249,10 @@ fn commands_set_save_and_load() {
     session
         .exp_string("error: no-such-file")
         .expect("it is not there");
+    say(&mut session, "/image no-such-file");
+    session
+        .exp_string("error: this model reads text only")
+        .expect("the demo reads no images");
     let note = home.path().join("note.txt");
     fs::write(&note, "Dogs bark.\n").expect("the folder takes files");
     say(&mut session, &format!("/read {}", note.display()));

@@ -43,7 +43,7 @@ fn half_a_character_is_replaced() {
 #[test]
 fn a_gzip_body_is_read_within_the_limit() {
     let limits = Limits {
-        body_bytes_max: 20_000,
+        body_bytes_max: Some(20_000),
         ..Limits::default()
     };
     let server = Server::fake(
@@ -108,7 +108,7 @@ fn a_gzip_body_is_read_within_the_limit() {
 #[test]
 fn values_are_limited_beside_bytes_and_token_ids_are_no_excess() {
     let limits = Limits {
-        body_bytes_max: 64 << 20,
+        body_bytes_max: Some(64 << 20),
         ..Limits::default()
     };
     let server = Server::fake(
@@ -208,7 +208,7 @@ fn limits_are_what_the_operator_says() {
     let limits = Limits {
         choices_max: 2,
         prompts_max: 3,
-        body_bytes_max: 2000,
+        body_bytes_max: Some(2000),
         ..Limits::default()
     };
     let server = Server::fake(

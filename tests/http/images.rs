@@ -30,12 +30,19 @@ fn read(family: &str, name: &str) -> Value {
     serde_json::from_slice(&bytes).expect("it is JSON")
 }
 
+/// The same, of a template that knows tools.
+const TOOLS: &str = "{% for message in messages %}{% if message.tool_calls %}{{ '' }}\
+                     {% elif message.content is string %}{{ message.content }}{{ ' ' }}\
+                     {% else %}{% for part in message.content %}\
+                     {% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{{ ' ' }}\
+                     {% endfor %}{% endif %}{% endfor %}";
+
 /// A server of a golden model on the CPU, which holds rows of few images.
 fn server(family: &str, template: &str) -> Server {
-    server_with(family, template, Limits::default())
+    server_with(family, Some(template), Limits::default())
 }
 
-fn server_with(family: &str, template: &str, limits: Limits) -> Server {
+fn server_with(family: &str, template: Option<&str>, limits: Limits) -> Server {
     let folder = folder(family);
     let mut files = TextFolder::default();
     for name in TextFolder::NAMES {
@@ -60,7 +67,7 @@ fn server_with(family: &str, template: &str, limits: Limits) -> Server {
         "tokenizer_config.json",
         json!(settings).to_string().into_bytes(),
     );
-    let text = TextModel::from_folder(&files, Some(template)).expect("the text files are read");
+    let text = TextModel::from_folder(&files, template).expect("the text files are read");
     let files = ImageProcessor::FILES.map(|name| read(family, name));
     let processor = ImageProcessor::read(
         &read(family, "config.json"),
@@ -342,6 +349,7 @@ fn what_is_no_image_is_refused_by_name() {
     let (param, message) = refused(&server.post(CHAT, &asking(&json!(many))));
     assert_eq!(param, "messages[0].content[32]");
     assert!(message.contains("at most 32 images"), "{message}");
+    assert!(message.contains("has 33"), "{message}");
     let large: Vec<_> = (0..32).map(|_| part(&url(&file("wide.png")))).collect();
     let (param, message) = refused(&server.post(CHAT, &asking(&json!(large))));
     assert!(param.starts_with("messages[0].content["), "{param}");
@@ -350,9 +358,6 @@ fn what_is_no_image_is_refused_by_name() {
     let (param, message) = refused(&server.post(CHAT, &json!({"messages": [system]})));
     assert_eq!(param, "messages[0].content[0]");
     assert!(message.contains("of the user"), "{message}");
-    let tools = json!([{"type": "function", "function": {"name": "look"}}]);
-    let asked = with(&asking(&json!([part(&small)])), &json!({"tools": tools}));
-    assert_eq!(refused(&server.post(CHAT, &asked)).0, "tools");
     let vectors = json!({"messages": [{"role": "user", "content": [part(&small)]}]});
     let (param, message) = refused(&server.post("/v1/embeddings", &vectors));
     assert_eq!(param, "messages[0].content[0]");
@@ -366,7 +371,7 @@ fn images_count_in_the_memory_of_all_requests() {
         requests_bytes_max: 100_000,
         ..Limits::default()
     };
-    let server = server_with("smolvlm", TEMPLATE, limits);
+    let server = server_with("smolvlm", Some(TEMPLATE), limits);
     let ask = |name: &str| server.post(CHAT, &asking(&json!([part(&url(&file(name)))])));
     for _ in 0..3 {
         let answer = ask("small.png");
@@ -396,4 +401,247 @@ fn markers_that_a_user_types_are_text() {
     let (param, message) = refused(&blind.post(CHAT, &asking(&typed)));
     assert_eq!(param, "messages");
     assert!(message.contains("0 of 1 images"), "{message}");
+}
+
+fn text_part(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+/// A question, a call of a tool, and its result.
+fn with_result(content: &Value) -> Value {
+    let call =
+        json!({"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}});
+    let messages = json!([
+        {"role": "user", "content": "t050"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": content},
+    ]);
+    with(&asking(&json!("")), &json!({"messages": messages}))
+}
+
+#[test]
+fn images_in_results_of_tools_are_read_on_every_route() {
+    let server = server("smolvlm", TOOLS);
+    let image = url(&file("small.png"));
+    let (first, last) = (text_part("t051"), text_part("t052"));
+    let shown = json!([text_part("t050"), first, part(&image), last]);
+    let expected = answered(&server, CHAT, &asking(&shown));
+    let result = json!([first, part(&image), last]);
+    let chat = answered(&server, CHAT, &with_result(&result));
+    assert_eq!(chat["prompt_token_ids"], expected["prompt_token_ids"]);
+    assert_eq!(
+        chat["choices"][0]["token_ids"],
+        expected["choices"][0]["token_ids"]
+    );
+    let count = &expected["usage"]["prompt_tokens"];
+
+    let output = json!([{"type": "input_text", "text": "t051"}, {"type": "input_image", "image_url": image},
+        {"type": "input_text", "text": "t052"}]);
+    let input = json!([
+        {"role": "user", "content": "t050"},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": output},
+    ]);
+    let answer = answered(
+        &server,
+        "/v1/responses/input_tokens",
+        &json!({"input": input}),
+    );
+    assert_eq!(answer["input_tokens"], *count);
+
+    let source = json!({"type": "base64", "media_type": "image/png", "data": STANDARD.encode(file("small.png"))});
+    let content = json!([first, {"type": "image", "source": source}, last]);
+    let call = json!({"type": "tool_use", "id": "c1", "name": "look", "input": {}});
+    let result = json!({"type": "tool_result", "tool_use_id": "c1", "content": content});
+    let messages = json!([
+        {"role": "user", "content": "t050"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]);
+    let asked = json!({"model": MODEL, "messages": messages});
+    let answer = answered(&server, "/v1/messages/count_tokens", &asked);
+    assert_eq!(answer["input_tokens"], *count);
+
+    // Ollama's images come before the text.
+    let shown = json!([text_part("t050"), part(&image), text_part("t051 t052")]);
+    let expected = answered(&server, CHAT, &asking(&shown));
+    let call = json!({"function": {"name": "look", "arguments": {}}});
+    let images = [STANDARD.encode(file("small.png"))];
+    let messages = json!([
+        {"role": "user", "content": "t050"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_name": "look", "content": "t051 t052", "images": images},
+    ]);
+    let options = json!({"temperature": 0, "num_predict": 1});
+    let asked = json!({"messages": messages, "stream": false, "options": options});
+    let answer = answered(&server, "/api/chat", &asked);
+    assert_eq!(
+        answer["prompt_eval_count"],
+        expected["usage"]["prompt_tokens"]
+    );
+}
+
+#[test]
+fn images_that_a_template_shows_in_no_result_come_behind_it() {
+    let blind = TOOLS.replace(
+        "part.type == 'image'",
+        "part.type == 'image' and message.role == 'user'",
+    );
+    let server = server("smolvlm", &blind);
+    let image = url(&file("small.png"));
+    let result = json!([text_part("t051"), part(&image), text_part("t052")]);
+    let answer = answered(&server, CHAT, &with_result(&result));
+    let left = text_part("t051\n[an image, shown below]\nt052");
+    let shown = json!([text_part("t050"), left, part(&image)]);
+    let expected = answered(&server, CHAT, &asking(&shown));
+    assert_eq!(answer["prompt_token_ids"], expected["prompt_token_ids"]);
+
+    // A template that allows no message of the user there.
+    let strict = format!(
+        "{{% for m in messages %}}{{% if m.role == 'user' and not loop.first %}}\
+         {{{{ raise_exception('roles must alternate') }}}}{{% endif %}}{{% endfor %}}{blind}"
+    );
+    let server = self::server("smolvlm", &strict);
+    let (param, message) = refused(&server.post(CHAT, &with_result(&result)));
+    assert_eq!(param, "messages[2].content[1]");
+    assert!(message.contains("roles must alternate"), "{message}");
+}
+
+#[test]
+fn a_template_without_tools_shows_images_of_results_as_text_does() {
+    let server = server("smolvlm", TEMPLATE);
+    let image = url(&file("small.png"));
+    let answer = answered(
+        &server,
+        CHAT,
+        &with_result(&json!([part(&image), text_part("t051")])),
+    );
+    let call = text_part(r#"{"name":"look","arguments":{}}"#);
+    let introduced = text_part("The function returned:");
+    let shown = json!([
+        text_part("t050"),
+        call,
+        introduced,
+        part(&image),
+        text_part("t051")
+    ]);
+    let expected = answered(&server, CHAT, &asking(&shown));
+    assert_eq!(answer["prompt_token_ids"], expected["prompt_token_ids"]);
+}
+
+/// The conversation could not go on if the image were refused: clients send it again with each request.
+#[test]
+fn a_text_model_is_told_of_images_in_results_of_tools() {
+    let server = Server::plain();
+    let far = "https://example.com/x.png";
+    let note = "an image, which this model cannot see";
+    let asked = with_result(&json!([part(far)]));
+    let messages = json!({"messages": asked["messages"]});
+    let shown = answered(&server, "/apply-template", &messages);
+    assert!(
+        shown["prompt"]
+            .as_str()
+            .is_some_and(|prompt| prompt.contains(note)),
+        "{shown}"
+    );
+    let chat = |result: &Value| {
+        let call = json!({"function": {"name": "look", "arguments": {}}});
+        let called = json!({"role": "assistant", "content": "", "tool_calls": [call]});
+        let options = json!({"num_predict": 1});
+        json!({"messages": [called, result], "stream": false, "options": options})
+    };
+    let seen = json!({"role": "tool", "content": "x", "images": ["AAAA"]});
+    let told = json!({"role": "tool", "content": format!("[{note}]\nx")});
+    let same = answered(&server, "/api/chat", &chat(&told));
+    let answer = answered(&server, "/api/chat", &chat(&seen));
+    assert_eq!(answer["prompt_eval_count"], same["prompt_eval_count"]);
+    let output = json!([{"type": "input_image", "image_url": far}]);
+    let items = |output: &Value| {
+        json!({"input": [
+            {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": output},
+        ]})
+    };
+    let path = "/v1/responses/input_tokens";
+    let same = answered(&server, path, &items(&json!(format!("[{note}]"))));
+    assert_eq!(answered(&server, path, &items(&output)), same);
+    let block = json!({"type": "image", "source": {"type": "url", "url": far}});
+    let blocks = |content: &Value| {
+        let call = json!({"type": "tool_use", "id": "c1", "name": "look", "input": {}});
+        let result = json!({"type": "tool_result", "tool_use_id": "c1", "content": content});
+        let messages = json!([{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]);
+        json!({"model": MODEL, "messages": messages})
+    };
+    let path = "/v1/messages/count_tokens";
+    let same = answered(&server, path, &blocks(&json!(format!("[{note}]"))));
+    assert_eq!(answered(&server, path, &blocks(&json!([block]))), same);
+}
+
+#[test]
+fn ollama_generates_from_images() {
+    let server = server("smolvlm", TEMPLATE);
+    let image = STANDARD.encode(file("small.png"));
+    let options = json!({"temperature": 0, "num_predict": 8});
+    let asked =
+        json!({"prompt": "t050 t051", "images": [image], "stream": false, "options": options});
+    let answer = answered(&server, "/api/generate", &asked);
+    let message = json!({"role": "user", "content": "t050 t051", "images": [image]});
+    let chat = json!({"messages": [message], "stream": false, "options": options});
+    let chat = answered(&server, "/api/chat", &chat);
+    assert_eq!(answer["response"], chat["message"]["content"]);
+    assert_eq!(answer["prompt_eval_count"], chat["prompt_eval_count"]);
+    let shown = answered(&server, "/api/show", &json!({"model": MODEL}));
+    let capabilities = shown["capabilities"].as_array().expect("a list");
+    assert!(capabilities.contains(&"vision".into()), "{shown}");
+    assert_eq!(server.get("/props").json()["modalities"]["vision"], true);
+    assert_eq!(
+        Server::plain().get("/props").json()["modalities"]["vision"],
+        false
+    );
+    let bare = server_with("smolvlm", None, Limits::default());
+    for (server, more) in [
+        (&server, json!({"raw": true})),
+        (&server, json!({"suffix": "t052"})),
+        (&server, json!({"images": ["%%"]})),
+        (&server, json!({"images": "%%"})),
+        (&bare, json!({})),
+        (&Server::plain(), json!({})),
+    ] {
+        let answer = server.post("/api/generate", &with(&asked, &more));
+        assert_eq!(answer.status, 400, "{more}: {}", answer.text);
+        assert!(answer.text.contains("image"), "{more}: {}", answer.text);
+    }
+}
+
+#[test]
+fn a_request_has_as_many_images_as_the_server_says() {
+    let limits = Limits {
+        images_max: 1,
+        ..Limits::default()
+    };
+    let server = server_with("smolvlm", Some(TEMPLATE), limits);
+    let small = part(&url(&file("small.png")));
+    answered(&server, CHAT, &asking(&json!([small])));
+    let (param, message) = refused(&server.post(CHAT, &asking(&json!([small, small]))));
+    assert_eq!(param, "messages[0].content[1]");
+    assert!(
+        message.contains("at most 1 images") && message.contains("has 2"),
+        "{message}"
+    );
+}
+
+/// What follows the end of a PNG is not read.
+#[test]
+fn a_photograph_fits_into_a_body_for_a_model_that_reads_images() {
+    let mut large = file("small.png");
+    large.resize(5 << 20, 0);
+    let asked = asking(&json!([part(&url(&large))]));
+    answered(&server("smolvlm", TEMPLATE), CHAT, &asked);
+    assert_eq!(Server::plain().post(CHAT, &asked).status, 413);
+    let limits = Limits {
+        body_bytes_max: Some(6 << 20),
+        ..Limits::default()
+    };
+    let server = server_with("smolvlm", Some(TEMPLATE), limits);
+    assert_eq!(server.post(CHAT, &asked).status, 413);
 }

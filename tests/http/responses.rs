@@ -181,6 +181,32 @@ fn the_loop_of_responses_with_and_without_the_store() {
 }
 
 #[test]
+fn an_input_refers_to_items_of_limited_size_however_often() {
+    let server = Server::plain();
+    let said = json!({"type": "message", "role": "user", "content": "x".repeat(2000)});
+    let first = server.post(RESPONSES, &with(&ask(), &json!({"input": [said]})));
+    assert_eq!(first.status, 200, "{}", first.text);
+    let id = first.json()["id"].as_str().expect("an id").to_owned();
+    let items = server.get(&format!("{RESPONSES}/{id}/input_items")).json();
+    let reference = json!({"type": "item_reference", "id": items["data"][0]["id"]});
+    let answer = server.post(
+        RESPONSES,
+        &with(&ask(), &json!({"input": vec![reference; 20_000]})),
+    );
+    assert_eq!(answer.status, 400, "{}", answer.text);
+    let error = answer.json()["error"].clone();
+    let param = error["param"].as_str().expect("a field");
+    let message = error["message"].as_str().expect("a message");
+    assert!(
+        param.starts_with("input[") && message.contains("33554432"),
+        "{error}"
+    );
+    let missing = json!({"input": [{"type": "item_reference", "id": "msg_none"}]});
+    let missing = server.post(RESPONSES, &with(&ask(), &missing));
+    assert_eq!(missing.json()["error"]["param"], "input[0]");
+}
+
+#[test]
 fn stored_responses_are_read_listed_and_deleted_by_their_client() {
     let options = ServerOptions {
         api_keys: vec!["a".into(), "b".into()],

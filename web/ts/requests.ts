@@ -634,7 +634,11 @@ export interface CallItem {
 
 export interface ResultItem {
   call_id: string;
-  output: string | Array<ItemPart>;
+  output: string | Array<ItemPart | {
+    type: "input_image";
+    image_url: string;
+    detail?: string | null;
+  }>;
   type: "function_call_output";
 }
 
@@ -722,6 +726,13 @@ export type ContentBlock = {
   content?: string | Array<{
     type: "text";
     text: string;
+  } | {
+    type: "image";
+    source: {
+      type: "base64";
+      media_type?: string | null;
+      data: string;
+    };
   }> | null;
   is_error?: boolean | null;
 } | {
@@ -1154,6 +1165,8 @@ export interface OllamaGenerateRequest
   system?: string | null;
   /** The text after a gap that follows the prompt, for models that can fill one. */
   suffix?: string | null;
+  /** Images in base64, which come before the prompt. */
+  images?: Array<string> | null;
   /** Continue the prompt as it is, without the chat template. */
   raw?: boolean | null;
 }

@@ -23,7 +23,7 @@ pub(crate) async fn read_object<T: Send + 'static>(
     shared: &Shared,
     read: impl FnOnce(Map<String, Value>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let bytes_max = shared.options.limits.body_bytes_max;
+    let bytes_max = shared.body_bytes_max;
     let (mut parts, body) = request.into_parts();
     if let Some(Parsed { object, bytes_len }) = parts.extensions.remove() {
         return shared.offload(bytes_len, move || read(object)).await?;

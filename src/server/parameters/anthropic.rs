@@ -7,7 +7,7 @@ use crate::server::images::GivenImage;
 use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
-use crate::server::parameters::kinds::images;
+use crate::server::parameters::kinds::images::{self, Piece};
 use crate::server::parameters::kinds::messages::{EFFORTS, check_count};
 use crate::server::parameters::kinds::sampling::{OneChoice, StopStrings};
 use crate::server::parameters::kinds::structured::JsonSchema;
@@ -165,7 +165,7 @@ impl MessagesPrompt {
             .for_each(|text| turns.system(text));
         self.messages
             .0
-            .iter()
+            .into_iter()
             .for_each(|block| block.add(&mut turns));
         let ToolList {
             functions,
@@ -227,20 +227,20 @@ enum Block {
     },
     Result {
         id: String,
-        text: String,
+        content: Vec<Piece>,
     },
 }
 
 impl Block {
-    fn add(&self, turns: &mut Turns) {
+    fn add(self, turns: &mut Turns) {
         match self {
-            Self::System(text) => turns.system(text),
-            Self::User(text) => turns.user(text),
-            Self::Image(image) => turns.image(image.clone()),
-            Self::Assistant(text) => turns.assistant(text),
-            Self::Thinking(text) => turns.reasoning(text),
-            Self::Call { id, name, input } => turns.call(id, name, input),
-            Self::Result { id, text } => turns.result(id, text),
+            Self::System(text) => turns.system(&text),
+            Self::User(text) => turns.user(&text),
+            Self::Image(image) => turns.image(image),
+            Self::Assistant(text) => turns.assistant(&text),
+            Self::Thinking(text) => turns.reasoning(&text),
+            Self::Call { id, name, input } => turns.call(&id, &name, &input),
+            Self::Result { id, content } => turns.result(&id, content),
         }
     }
 }
@@ -259,7 +259,8 @@ impl Kind for BlockMessages {
         check_count(at, messages.len(), bounds)?;
         let mut blocks = Vec::new();
         for (index, message) in messages.into_iter().enumerate() {
-            read_message(&format!("{at}[{index}]"), &message, &mut blocks)?;
+            let at = format!("{at}[{index}]");
+            read_message(&at, &message, bounds.reads_images, &mut blocks)?;
         }
         Ok(BlockTurns(blocks))
     }
@@ -278,9 +279,6 @@ impl Kind for BlockMessages {
         let thinking = block("thinking", json!(["type", "thinking"]), thinking);
         let call = json!({"id": string, "name": string, "input": {"type": "object"}});
         let call = block("tool_use", json!(["type", "id", "name", "input"]), call);
-        let texts = json!({"anyOf": [string, {"type": "array", "items": text}, {"type": "null"}]});
-        let result = json!({"tool_use_id": string, "content": texts, "is_error": {"type": ["boolean", "null"]}});
-        let result = block("tool_result", json!(["type", "tool_use_id"]), result);
         let source = json!({
             "type": "object",
             "required": ["type", "data"],
@@ -291,6 +289,10 @@ impl Kind for BlockMessages {
             json!(["type", "source"]),
             json!({"source": source}),
         );
+        let shown = json!({"type": "array", "items": {"anyOf": [text, image]}});
+        let shown = json!({"anyOf": [string, shown, {"type": "null"}]});
+        let result = json!({"tool_use_id": string, "content": shown, "is_error": {"type": ["boolean", "null"]}});
+        let result = block("tool_result", json!(["type", "tool_use_id"]), result);
         let block =
             json!({"title": "ContentBlock", "anyOf": [text, thinking, call, result, image]});
         let content = json!({"anyOf": [string, {"type": "array", "items": block}]});
@@ -305,7 +307,13 @@ impl Kind for BlockMessages {
     }
 }
 
-fn read_message(name: &str, message: &Value, blocks: &mut Vec<Block>) -> Result<(), ApiError> {
+/// Reads a message for a model that reads images, or text only.
+fn read_message(
+    name: &str,
+    message: &Value,
+    reads_images: bool,
+    blocks: &mut Vec<Block>,
+) -> Result<(), ApiError> {
     let role = match message["role"].as_str() {
         Some(role @ ("user" | "assistant" | "system")) => role,
         _ if message.is_object() && message["role"].is_null() => {
@@ -335,13 +343,15 @@ fn read_message(name: &str, message: &Value, blocks: &mut Vec<Block>) -> Result<
         Value::Array(items) => {
             let mut rest = Vec::new();
             for (index, item) in items.iter().enumerate() {
-                match read_block(&format!("{at}[{index}]"), item, of_role)? {
-                    // Results follow their calls directly, as models know it. Clients may send text before them.
-                    Some(result @ Block::Result { .. }) => blocks.push(result),
-                    Some(Block::Image(image)) if role != "user" => {
-                        return Err(images::not_of_user(&image.name));
+                for block in read_block(&format!("{at}[{index}]"), item, reads_images, of_role)? {
+                    match block {
+                        // Results follow their calls directly, as models know it. Clients may send text before them.
+                        Block::Result { .. } => blocks.push(block),
+                        Block::Image(image) if role != "user" => {
+                            return Err(images::not_of_user(&image.name));
+                        }
+                        _ => rest.push(block),
                     }
-                    other => rest.extend(other),
                 }
             }
             blocks.append(&mut rest);
@@ -351,20 +361,21 @@ fn read_message(name: &str, message: &Value, blocks: &mut Vec<Block>) -> Result<
     }
 }
 
-/// One block; `None` if it has nothing for the model.
+/// What a block has for the model.
 fn read_block(
     name: &str,
     block: &Value,
+    reads_images: bool,
     of_role: impl Fn(&str) -> Block,
-) -> Result<Option<Block>, ApiError> {
+) -> Result<Vec<Block>, ApiError> {
     let text_of = |field: &str| match &block[field] {
         Value::String(text) => Ok(text.clone()),
         Value::Null => Err(ApiError::missing(format!("{name}.{field}"))),
         other => Err(wrong(&format!("{name}.{field}"), "a string", other)),
     };
     match kind_of(name, block)? {
-        "text" => Ok(Some(of_role(&text_of("text")?))),
-        "image" => images::from_block(name, block).map(|image| Some(Block::Image(image))),
+        "text" => Ok(vec![of_role(&text_of("text")?)]),
+        "image" => images::from_block(name, block).map(|image| vec![Block::Image(image)]),
         "thinking" => {
             if !matches!(block["signature"], Value::Null | Value::String(_)) {
                 return Err(wrong(
@@ -373,7 +384,7 @@ fn read_block(
                     &block["signature"],
                 ));
             }
-            Ok(Some(Block::Thinking(text_of("thinking")?)))
+            Ok(vec![Block::Thinking(text_of("thinking")?)])
         }
         "tool_use" => {
             let input = match &block["input"] {
@@ -381,37 +392,27 @@ fn read_block(
                 Value::Object(_) => block["input"].clone(),
                 other => return Err(wrong(&format!("{name}.input"), "an object", other)),
             };
-            Ok(Some(Block::Call {
+            Ok(vec![Block::Call {
                 id: text_of("id")?,
                 name: text_of("name")?,
                 input,
-            }))
+            }])
         }
-        "tool_result" => {
-            let is_error = match &block["is_error"] {
-                Value::Null => false,
-                Value::Bool(is_error) => *is_error,
-                other => return Err(wrong(&format!("{name}.is_error"), "true or false", other)),
-            };
-            let text = result_text(&format!("{name}.content"), &block["content"])?;
-            let text = if is_error {
-                format!("Error: {text}")
-            } else {
-                text
-            };
-            Ok(Some(Block::Result {
-                id: text_of("tool_use_id")?,
-                text,
-            }))
+        "tool_result" => Ok(vec![Block::Result {
+            content: result_content(name, block, reads_images)?,
+            id: text_of("tool_use_id")?,
+        }]),
+        "document" | "search_result" => {
+            let content = document_content(name, block, reads_images)?.into_iter();
+            let blocks = content.map(|piece| match piece {
+                Piece::Text(text) => of_role(&text),
+                Piece::Image(image) => Block::Image(image),
+            });
+            Ok(blocks.collect())
         }
-        "document" => document(name, block).map(|text| Some(of_role(&text))),
-        "search_result" => Ok(Some(of_role(&result_text(
-            &format!("{name}.content"),
-            &block["content"],
-        )?))),
-        "redacted_thinking" | "server_tool_use" => Ok(None),
+        "redacted_thinking" | "server_tool_use" => Ok(Vec::new()),
         // What a tool at Anthropic found, which is encrypted or a list of links.
-        kind if kind.ends_with("_tool_result") => Ok(None),
+        kind if kind.ends_with("_tool_result") => Ok(Vec::new()),
         kind => Err(unsupported(name, kind)),
     }
 }
@@ -432,45 +433,101 @@ fn unsupported(name: &str, kind: &str) -> ApiError {
     )
 }
 
-/// The text of a tool's result. An image in it is named: the conversation could not go on if it were refused, because
-/// clients send it again with each request.
-fn result_text(name: &str, content: &Value) -> Result<String, ApiError> {
+/// The content of a tool's result.
+fn result_content(name: &str, block: &Value, reads_images: bool) -> Result<Vec<Piece>, ApiError> {
+    let is_error = match &block["is_error"] {
+        Value::Null => false,
+        Value::Bool(is_error) => *is_error,
+        other => return Err(wrong(&format!("{name}.is_error"), "true or false", other)),
+    };
+    let (at, mut content) = (format!("{name}.content"), Vec::new());
+    add_content(&at, &block["content"], reads_images, &mut content)?;
+    if is_error {
+        mark_error(&mut content);
+    }
+    Ok(content)
+}
+
+/// The content of a document, or of what a search found: at least a text.
+fn document_content(name: &str, block: &Value, reads_images: bool) -> Result<Vec<Piece>, ApiError> {
+    let mut content = Vec::new();
+    add_document(name, block, reads_images, &mut content)?;
+    if content.is_empty() {
+        content.push(Piece::Text(String::new()));
+    }
+    Ok(content)
+}
+
+/// Adds the content of a tool's result or a document: its text and, for a model that reads them, its images.
+fn add_content(
+    name: &str,
+    content: &Value,
+    reads_images: bool,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), ApiError> {
     let blocks = match content {
-        Value::Null => return Ok(String::new()),
-        Value::String(text) => return Ok(text.clone()),
+        Value::Null => return Ok(()),
+        Value::String(text) => {
+            Piece::add_text(pieces, text);
+            return Ok(());
+        }
         Value::Array(blocks) => blocks,
         other => return Err(wrong(name, "a string or a list of blocks", other)),
     };
-    let texts = blocks.iter().enumerate().map(|(index, block)| {
+    for (index, block) in blocks.iter().enumerate() {
         let name = format!("{name}[{index}]");
         match kind_of(&name, block)? {
             "text" => match &block["text"] {
-                Value::String(text) => Ok(text.clone()),
-                Value::Null => Err(ApiError::missing(format!("{name}.text"))),
-                other => Err(wrong(&format!("{name}.text"), "a string", other)),
+                Value::String(text) => Piece::add_text(pieces, text),
+                Value::Null => return Err(ApiError::missing(format!("{name}.text"))),
+                other => return Err(wrong(&format!("{name}.text"), "a string", other)),
             },
-            "image" => Ok("[an image, which this model cannot see]".to_owned()),
-            "document" => document(&name, block),
-            "search_result" => result_text(&format!("{name}.content"), &block["content"]),
-            "tool_reference" => Ok(block["tool_name"].as_str().unwrap_or_default().to_owned()),
-            kind => Err(unsupported(&name, kind)),
+            "image" if reads_images => pieces.push(Piece::Image(images::from_block(&name, block)?)),
+            "image" => Piece::add_text(pieces, images::UNSEEN),
+            "document" | "search_result" => add_document(&name, block, reads_images, pieces)?,
+            "tool_reference" => {
+                Piece::add_text(pieces, block["tool_name"].as_str().unwrap_or_default());
+            }
+            kind => return Err(unsupported(&name, kind)),
         }
-    });
-    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+    }
+    Ok(())
 }
 
-/// The text of a document; files in other formats are refused.
-fn document(name: &str, block: &Value) -> Result<String, ApiError> {
+/// Adds a document, or what a search found. Files in other formats than text are refused.
+fn add_document(
+    name: &str,
+    block: &Value,
+    reads_images: bool,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), ApiError> {
+    if block["type"] == "search_result" {
+        let content = &block["content"];
+        return add_content(&format!("{name}.content"), content, reads_images, pieces);
+    }
     let source = &block["source"];
-    match source["type"].as_str() {
-        Some("text") if source["data"].is_string() => {
-            Ok(source["data"].as_str().unwrap_or_default().to_owned())
+    match (source["type"].as_str(), &source["data"]) {
+        (Some("text"), Value::String(text)) => {
+            Piece::add_text(pieces, text);
+            Ok(())
         }
-        Some("content") => result_text(&format!("{name}.source.content"), &source["content"]),
+        (Some("content"), _) => {
+            let (at, content) = (format!("{name}.source.content"), &source["content"]);
+            add_content(&at, content, reads_images, pieces)
+        }
         _ => Err(ApiError::unsupported(
             format!("{name}.source"),
             "documents must be plain text",
         )),
+    }
+}
+
+/// Marks the content of a result as an error.
+fn mark_error(content: &mut Vec<Piece>) {
+    const MARK: &str = "Error: ";
+    match content.first_mut() {
+        Some(Piece::Text(text)) => text.insert_str(0, MARK),
+        _ => content.insert(0, Piece::Text(MARK.to_owned())),
     }
 }
 

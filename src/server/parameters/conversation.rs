@@ -1,8 +1,11 @@
 //! [`Turn`]: what every API asks for, whatever its form: a conversation to answer, and how. [`Conversation`]: the input
 //! of the chat template.
 
+use crate::server::parameters::kinds::images;
 use crate::server::parameters::kinds::messages::MessageList;
-use crate::server::parameters::prepared::{TemplateForm, prepare, unreadable_arguments};
+use crate::server::parameters::prepared::{
+    TemplateForm, prepare, unreadable_arguments, with_images_behind_results,
+};
 use crate::server::parameters::sampling::SamplingRequest;
 use crate::server::parameters::table::ConversationFields;
 use crate::server::parameters::thinking::Thinking;
@@ -17,6 +20,9 @@ use serde_json::{Map, Value};
 const TOOLS_BEFORE: &str = "You can call these functions:";
 const TOOLS_AFTER: &str = "To call one, answer with nothing but JSON: {\"name\": …, \"arguments\": {…}}. To call \
                            several, answer with a JSON list of such objects. Otherwise answer in words.";
+
+/// How a result is introduced there.
+const RESULT_BEFORE: &str = "The function returned:";
 
 /// One answer in a conversation that a client asks for.
 pub(crate) struct Turn {
@@ -96,12 +102,6 @@ impl Conversation {
             .map(str::to_owned)
     }
 
-    /// Whether a content has parts, because there are images among them.
-    pub(crate) fn shows_parts(&self) -> bool {
-        let mut messages = self.messages.as_array().into_iter().flatten();
-        messages.any(|message| message["content"].is_array())
-    }
-
     /// Refuses images, where only texts are read.
     pub(crate) fn refuse_images(&self) -> Result<(), ApiError> {
         match self.messages.images().first() {
@@ -111,6 +111,11 @@ impl Conversation {
                 "only text is read here, no images",
             )),
         }
+    }
+
+    /// Puts the images of results behind them, as the user's.
+    pub(crate) fn move_images_of_results(&mut self) {
+        self.messages.change(with_images_behind_results);
     }
 
     /// Gives the messages the form that a template reads.
@@ -149,8 +154,11 @@ impl Conversation {
                     let calls = message["tool_calls"].as_array().into_iter().flatten();
                     calls.for_each(|call| turns.assistant(&integers::to_json(&call["function"])));
                 }
-                Some("tool") => turns.user(&format!("The function returned:\n{content}")),
-                _ => turns.user(content),
+                Some("tool") => {
+                    turns.user(RESULT_BEFORE);
+                    add_of_user(&mut turns, &message["content"]);
+                }
+                _ => add_of_user(&mut turns, &message["content"]),
             }
         }
         let messages = if has_system {
@@ -198,6 +206,20 @@ impl Conversation {
                 content => text_bytes(content),
             })
             .sum()
+    }
+}
+
+/// Adds a content of the user, a text or parts, whose images have been read.
+fn add_of_user(turns: &mut Turns, content: &Value) {
+    let Value::Array(parts) = content else {
+        return turns.user(content.as_str().unwrap_or_default());
+    };
+    for part in parts {
+        if images::is_image(part) {
+            turns.image_part();
+        } else {
+            turns.user(part["text"].as_str().unwrap_or_default());
+        }
     }
 }
 

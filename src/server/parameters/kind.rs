@@ -35,6 +35,8 @@ pub(crate) struct Bounds {
     pub(crate) context: u32,
     /// Number of elements of an embedding.
     pub(crate) embedding: u32,
+    /// The model reads images.
+    pub(crate) reads_images: bool,
 }
 
 impl Bounds {
@@ -46,6 +48,7 @@ impl Bounds {
             vocab: of_model(|info| info.vocab),
             context: of_model(|info| info.max_model_len),
             embedding: of_model(|info| info.embedding_len),
+            reads_images: info.is_some_and(|info| info.images.is_some()),
         }
     }
 }

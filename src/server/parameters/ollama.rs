@@ -9,7 +9,7 @@ use crate::server::images::GivenImage;
 use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
-use crate::server::parameters::kinds::images;
+use crate::server::parameters::kinds::images::{self, Images};
 use crate::server::parameters::kinds::messages::{MessageList, Messages, check_count, message};
 use crate::server::parameters::kinds::sampling::{
     OPENAI_TEMPERATURE, StopStrings, TOP_P_OR_GREEDY, Within,
@@ -143,11 +143,12 @@ fields! {
         system: Option<String> = Optional(Text::ANY),
         /// The text after a gap that follows the prompt, for models that can fill one.
         suffix: Option<String> = Optional(Text::ANY),
+        /// Images in base64, which come before the prompt.
+        images: Option<Vec<GivenImage>> = Optional(Base64Images),
         /// Continue the prompt as it is, without the chat template.
         raw: bool = Flag(false),
     }
     refuses {
-        images: "send them in a message of /api/chat",
         template: "set it when the server starts, with `--chat-template`",
     }
     ignores {
@@ -312,8 +313,15 @@ impl OllamaGenerateRequest {
         let Some(prompt) = self.prompt.filter(|prompt| !prompt.is_empty()) else {
             return Ok((Task::Load(self.target.model), stream));
         };
+        let images = self.images.unwrap_or_default();
+        let suffix = self.suffix.filter(|suffix| !suffix.is_empty());
+        if !images.is_empty() && (self.raw || suffix.is_some()) {
+            let message = "images need the chat template, which `raw` and `suffix` leave out";
+            return Err(ApiError::unsupported("images", message));
+        }
         let mut turns = Turns::default();
         self.system.iter().for_each(|system| turns.system(system));
+        images.into_iter().for_each(|image| turns.image(image));
         if !self.raw {
             turns.user(&prompt);
         }
@@ -336,7 +344,7 @@ impl OllamaGenerateRequest {
             operation: "text_completion",
             ..sampling
         };
-        let task = match self.suffix.filter(|suffix| !suffix.is_empty()) {
+        let task = match suffix {
             Some(after) => {
                 let gap = GapFields {
                     before: vec![prompt],
@@ -442,10 +450,9 @@ impl Kind for OllamaMessages {
         };
         check_count(at, messages.len(), bounds)?;
         let mut images = Vec::new();
-        let read = messages
-            .into_iter()
-            .enumerate()
-            .map(|(index, value)| chat_message(&format!("{at}[{index}]"), value, &mut images));
+        let read = messages.into_iter().enumerate().map(|(index, value)| {
+            chat_message(&format!("{at}[{index}]"), value, bounds, &mut images)
+        });
         let messages = read.collect::<Result<_, _>>()?;
         Ok(MessageList::new(messages, images))
     }
@@ -459,15 +466,15 @@ impl Kind for OllamaMessages {
     }
 }
 
-/// A message in the form of chats, whose images go to those of the request.
+/// A message in the form of chats, whose images go to those of the request. Those of its list come before its text.
 fn chat_message(
     name: &str,
     mut value: Value,
+    bounds: &Bounds,
     images: &mut Vec<GivenImage>,
 ) -> Result<Value, ApiError> {
-    let mut own = Value::Null;
+    let (mut parts, mut notes) = (Vec::new(), Vec::new());
     if let Value::Object(map) = &mut value {
-        own = map.remove("images").unwrap_or_default();
         for field in ["thinking", "tool_name"] {
             if let Some(value) = map
                 .get(field)
@@ -479,38 +486,64 @@ fn chat_message(
         if let Some(tool) = map.remove("tool_name").filter(Value::is_string) {
             map.insert("name".to_owned(), tool);
         }
+        let at = format!("{name}.images");
+        let given = map.remove("images").filter(|given| !given.is_null());
+        let given = given.map_or(Ok(Vec::new()), |given| {
+            Base64Images.read(&at, given, bounds)
+        })?;
+        let role = map.get("role").and_then(Value::as_str).unwrap_or_default();
+        let taken = Images::of_role(role, bounds.reads_images);
+        for image in given {
+            match taken {
+                Images::Read => {
+                    images.push(image);
+                    parts.push(images::part());
+                }
+                Images::Named => notes.push(images::UNSEEN),
+                Images::Refused => return Err(images::not_of_user(&at)),
+            }
+        }
     }
-    let mut message = message(name, value, images)?;
-    add_images(&format!("{name}.images"), &own, &mut message, images)?;
+    let mut message = message(name, value, bounds, images)?;
+    let content = &mut message["content"];
+    match content.take() {
+        Value::String(text) if !notes.is_empty() => {
+            *content = format!("{}\n{text}", notes.join("\n")).into();
+        }
+        text if parts.is_empty() => *content = text,
+        Value::Array(more) => *content = parts.into_iter().chain(more).collect(),
+        text => {
+            parts.push(json!({"type": "text", "text": text}));
+            *content = parts.into();
+        }
+    }
     Ok(message)
 }
 
-/// Puts a list of images in base64 before the text of a message.
-fn add_images(
-    at: &str,
-    files: &Value,
-    message: &mut Value,
-    images: &mut Vec<GivenImage>,
-) -> Result<(), ApiError> {
-    let files = match files {
-        Value::Null => return Ok(()),
-        Value::Array(files) if files.is_empty() => return Ok(()),
-        Value::Array(files) => files,
-        other => return Err(wrong(at, "a list of images in base64", other)),
-    };
-    if message["role"] != "user" {
-        return Err(images::not_of_user(at));
+/// A list of images in base64.
+struct Base64Images;
+
+impl Kind for Base64Images {
+    type Value = Vec<GivenImage>;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<GivenImage>, ApiError> {
+        let Value::Array(files) = value else {
+            return Err(wrong(at, "a list of images in base64", &value));
+        };
+        let images = files.iter().enumerate().map(|(index, file)| {
+            let at = format!("{at}[{index}]");
+            let text = file.as_str();
+            images::from_base64(
+                &at,
+                text.ok_or_else(|| wrong(&at, "an image in base64", file))?,
+            )
+        });
+        images.collect()
     }
-    let mut parts = Vec::with_capacity(files.len() + 1);
-    for file in files {
-        let file = file.as_str();
-        let file = file.ok_or_else(|| wrong(at, "a list of images in base64", &files[0]))?;
-        images.push(images::from_base64(at, file)?);
-        parts.push(images::part());
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"type": "array", "items": {"type": "string", "contentEncoding": "base64"}})
     }
-    parts.push(json!({"type": "text", "text": message["content"].take()}));
-    message["content"] = parts.into();
-    Ok(())
 }
 
 /// `json`, a JSON schema, or an empty string for no form.

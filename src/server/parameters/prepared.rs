@@ -4,6 +4,7 @@
 //! Thoughts get every name that templates know, calls get ids and arguments that are objects. What else a template
 //! needs is found in its text ([`TemplateForm`]).
 
+use crate::server::parameters::kinds::images;
 use crate::text::integers;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -58,6 +59,57 @@ impl TemplateForm {
                 || template.contains("== \"thinking\""),
         }
     }
+}
+
+impl TemplateForm {
+    /// Whether results stay in the order in which a conversation has them.
+    pub(crate) fn keeps_order(self) -> bool {
+        !self.has_single_calls
+    }
+}
+
+/// What stands in a result for an image that comes behind it.
+const IMAGE_BEHIND: &str = "[an image, shown below]";
+
+/// The messages with the images of results behind them, as the user's: at the beginning of the user's message that
+/// follows, else as one of their own.
+pub(crate) fn with_images_behind_results(messages: Vec<Value>) -> Vec<Value> {
+    let mut moved = Vec::with_capacity(messages.len() + 1);
+    let mut shown = Vec::new();
+    for mut message in messages {
+        if message["role"] == "tool" {
+            take_images(&mut message, &mut shown);
+        } else if !shown.is_empty() && message["role"] == "user" {
+            make_content_parts(&mut message);
+            if let Value::Array(parts) = &mut message["content"] {
+                parts.splice(0..0, shown.drain(..));
+            }
+        } else if !shown.is_empty() {
+            moved.push(json!({"role": "user", "content": std::mem::take(&mut shown)}));
+        }
+        moved.push(message);
+    }
+    if !shown.is_empty() {
+        moved.push(json!({"role": "user", "content": shown}));
+    }
+    moved
+}
+
+/// Moves the images of a result to the parts that come behind it. What stays is a text.
+fn take_images(message: &mut Value, shown: &mut Vec<Value>) {
+    let Value::Array(parts) = &mut message["content"] else {
+        return;
+    };
+    let mut texts = Vec::with_capacity(parts.len());
+    for part in parts.drain(..) {
+        if images::is_image(&part) {
+            texts.push(IMAGE_BEHIND.to_owned());
+            shown.push(part);
+        } else {
+            texts.extend(part["text"].as_str().map(str::to_owned));
+        }
+    }
+    message["content"] = texts.join("\n").into();
 }
 
 /// The messages in the form of a template.

@@ -4,11 +4,10 @@
 //! it, from the store. Chat templates know functions only, so a custom tool is described as a function with one text,
 //! and a member of a namespace as a function whose name begins with the namespace's; [`ToolNames`] leads back.
 
-use crate::server::images::GivenImage;
 use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
-use crate::server::parameters::kinds::images;
+use crate::server::parameters::kinds::images::{self, Images, Piece};
 use crate::server::parameters::kinds::messages::{EFFORTS, check_count};
 use crate::server::parameters::kinds::sampling::{Metadata, OneChoice, PredictedOrAll};
 use crate::server::parameters::kinds::structured::JsonSchema;
@@ -162,6 +161,8 @@ pub(crate) struct Earlier<'a> {
     /// The stored items that the input refers to, by their ids.
     pub(crate) referred: HashMap<String, Value>,
     pub(crate) seal: &'a Seal,
+    /// The model reads images.
+    pub(crate) reads_images: bool,
 }
 
 impl ResponsesPrompt {
@@ -273,7 +274,7 @@ impl ResponsesPrompt {
         self.instructions.iter().for_each(|text| turns.system(text));
         for value in &earlier.items {
             // They were checked when they were stored.
-            if let Ok(item) = read_item("input", value) {
+            if let Ok(item) = read_item("input", value, earlier.reads_images) {
                 item.add(&mut turns, &names, earlier.seal);
             }
         }
@@ -282,7 +283,8 @@ impl ResponsesPrompt {
                 Item::Reference(id) => {
                     let name = format!("input[{index}]");
                     let found = earlier.referred.get(&id).unwrap_or(&Value::Null);
-                    read_item(&name, found)?.add(&mut turns, &names, earlier.seal);
+                    let item = read_item(&name, found, earlier.reads_images)?;
+                    item.add(&mut turns, &names, earlier.seal);
                 }
                 Item::Unknown(kind) => left_out.push(kind),
                 item => item.add(&mut turns, &names, earlier.seal),
@@ -575,7 +577,7 @@ pub(crate) enum Item {
     },
     Result {
         id: String,
-        text: String,
+        content: Vec<Piece>,
     },
     /// A thought, in the clear or sealed.
     Reasoning {
@@ -585,23 +587,6 @@ pub(crate) enum Item {
     Reference(String),
     /// Something of another server's tools.
     Unknown(String),
-}
-
-/// A part of a message.
-pub(crate) enum Piece {
-    Text(String),
-    Image(GivenImage),
-}
-
-impl Piece {
-    fn add(self, role: Role, turns: &mut Turns) {
-        match (self, role) {
-            (Self::Text(text), Role::System) => turns.system(&text),
-            (Self::Text(text), Role::User) => turns.user(&text),
-            (Self::Text(text), Role::Assistant) => turns.assistant(&text),
-            (Self::Image(image), _) => turns.image(image),
-        }
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -616,7 +601,12 @@ impl Item {
         match self {
             Self::Message { role, content } => {
                 for piece in content {
-                    piece.add(role, turns);
+                    match (piece, role) {
+                        (Piece::Text(text), Role::System) => turns.system(&text),
+                        (Piece::Text(text), Role::User) => turns.user(&text),
+                        (Piece::Text(text), Role::Assistant) => turns.assistant(&text),
+                        (Piece::Image(image), _) => turns.image(image),
+                    }
                 }
             }
             Self::Call {
@@ -633,7 +623,7 @@ impl Item {
                 };
                 turns.call(&id, &names.shown(namespace.as_deref(), &name), &arguments);
             }
-            Self::Result { id, text } => turns.result(&id, &text),
+            Self::Result { id, content } => turns.result(&id, content),
             Self::Reasoning { text, sealed } => {
                 let text = match sealed {
                     Some(sealed) if text.is_empty() => seal.open(&sealed).unwrap_or(text),
@@ -670,7 +660,7 @@ impl Kind for Items {
         };
         check_count(at, items.len(), bounds)?;
         let items = items.into_iter().enumerate().map(|(index, mut value)| {
-            let item = read_item(&format!("{at}[{index}]"), &value)?;
+            let item = read_item(&format!("{at}[{index}]"), &value, bounds.reads_images)?;
             if let (Item::Message { .. }, Value::Object(map)) = (&item, &mut value) {
                 map.entry("type").or_insert_with(|| "message".into());
             }
@@ -683,7 +673,6 @@ impl Kind for Items {
         let string = json!({"type": "string"});
         let part = json!({"type": {"enum": ["input_text", "output_text", "text"]}, "text": string});
         let part = json!({"title": "ItemPart", "type": "object", "required": ["type", "text"], "properties": part});
-        let content = json!({"anyOf": [string, {"type": "array", "items": part}]});
         let shown = content_schema(&part);
         let message = json!({
             "title": "MessageItem",
@@ -707,7 +696,7 @@ impl Kind for Items {
             json!(["type", "call_id", "name", "arguments"]),
             call,
         );
-        let result = json!({"call_id": string, "output": content});
+        let result = json!({"call_id": string, "output": shown});
         let result = item(
             "ResultItem",
             "function_call_output",
@@ -730,7 +719,7 @@ impl Kind for Items {
     }
 }
 
-/// The content of a message, of parts of text and images.
+/// The content of a message or a result, of parts of text and images.
 fn content_schema(text: &Value) -> Value {
     let image = json!({
         "type": {"const": "input_image"},
@@ -751,7 +740,8 @@ fn kind_of<'a>(at: &str, value: &'a Value) -> Result<&'a str, ApiError> {
     }
 }
 
-fn read_item(at: &str, value: &Value) -> Result<Item, ApiError> {
+/// Reads an item for a model that reads images, or text only.
+fn read_item(at: &str, value: &Value, reads_images: bool) -> Result<Item, ApiError> {
     let is_message = value.is_object() && value["type"].is_null() && !value["role"].is_null();
     let kind = if is_message {
         "message"
@@ -761,15 +751,22 @@ fn read_item(at: &str, value: &Value) -> Result<Item, ApiError> {
     match kind {
         "message" => {
             let role = role_of(at, value)?;
-            let content = pieces(&format!("{at}.content"), &value["content"], role)?;
+            let images = match role {
+                Role::User => Images::Read,
+                _ => Images::Refused,
+            };
+            let content = pieces(&format!("{at}.content"), &value["content"], images)?;
             Ok(Item::Message { role, content })
         }
         "function_call" => call_of(at, value, "arguments", false),
         "custom_tool_call" => call_of(at, value, "input", true),
-        "function_call_output" | "custom_tool_call_output" => Ok(Item::Result {
-            id: text_of(at, value, "call_id")?,
-            text: result_text(&format!("{at}.output"), &value["output"])?,
-        }),
+        "function_call_output" | "custom_tool_call_output" => {
+            let images = Images::of_role("tool", reads_images);
+            Ok(Item::Result {
+                id: text_of(at, value, "call_id")?,
+                content: pieces(&format!("{at}.output"), &value["output"], images)?,
+            })
+        }
         "reasoning" => reasoning_of(at, value),
         "item_reference" => text_of(at, value, "id").map(Item::Reference),
         kind => Ok(Item::Unknown(kind.to_owned())),
@@ -831,57 +828,30 @@ fn reasoning_of(at: &str, item: &Value) -> Result<Item, ApiError> {
     })
 }
 
-/// The parts of a content, each with its path; `None` for a text.
-fn parts<'a>(at: &str, content: &'a Value) -> Result<Option<&'a [Value]>, ApiError> {
-    match content {
-        Value::String(_) => Ok(None),
-        Value::Array(parts) => Ok(Some(parts)),
-        Value::Null => Err(ApiError::missing(at)),
-        other => Err(wrong(at, "a string or a list of parts", other)),
-    }
-}
-
-/// The pieces of a message.
-fn pieces(at: &str, content: &Value, role: Role) -> Result<Vec<Piece>, ApiError> {
-    let Some(parts) = parts(at, content)? else {
-        let text = content.as_str().unwrap_or_default();
-        return Ok(vec![Piece::Text(text.to_owned())]);
+/// The pieces of a message or a result: at least one.
+fn pieces(at: &str, content: &Value, images: Images) -> Result<Vec<Piece>, ApiError> {
+    let parts = match content {
+        Value::String(text) => return Ok(vec![Piece::Text(text.clone())]),
+        Value::Array(parts) => parts,
+        Value::Null => return Err(ApiError::missing(at)),
+        other => return Err(wrong(at, "a string or a list of parts", other)),
     };
-    let mut texts = Vec::new();
     let mut pieces = Vec::new();
     for (index, part) in parts.iter().enumerate() {
         let at = format!("{at}[{index}]");
-        if kind_of(&at, part)? != "input_image" {
-            texts.push(part_text(&at, part)?);
-            continue;
+        match (kind_of(&at, part)?, images) {
+            ("input_image", Images::Read) => {
+                pieces.push(Piece::Image(images::from_part(&at, part)?));
+            }
+            ("input_image", Images::Named) => Piece::add_text(&mut pieces, images::UNSEEN),
+            ("input_image", Images::Refused) => return Err(images::not_of_user(&at)),
+            _ => Piece::add_text(&mut pieces, part_text(&at, part)?),
         }
-        if role != Role::User {
-            return Err(images::not_of_user(&at));
-        }
-        pieces.extend((!texts.is_empty()).then(|| Piece::Text(texts.join("\n"))));
-        texts.clear();
-        pieces.push(Piece::Image(images::from_part(&at, part)?));
     }
-    if !texts.is_empty() || pieces.is_empty() {
-        pieces.push(Piece::Text(texts.join("\n")));
+    if pieces.is_empty() {
+        pieces.push(Piece::Text(String::new()));
     }
     Ok(pieces)
-}
-
-/// The text of a tool's result. An image in it is named: the conversation could not go on if it were refused, because
-/// clients send it again with each request.
-fn result_text(at: &str, content: &Value) -> Result<String, ApiError> {
-    let Some(parts) = parts(at, content)? else {
-        return Ok(content.as_str().unwrap_or_default().to_owned());
-    };
-    let texts = parts.iter().enumerate().map(|(index, part)| {
-        let at = format!("{at}[{index}]");
-        match kind_of(&at, part)? {
-            "input_image" => Ok("[an image, which this model cannot see]"),
-            _ => part_text(&at, part),
-        }
-    });
-    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
 
 /// The text of a part.

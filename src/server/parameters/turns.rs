@@ -6,7 +6,7 @@
 //! first message of the user become part of the user's turn, because many templates refuse them anywhere else.
 
 use crate::server::images::GivenImage;
-use crate::server::parameters::kinds::images;
+use crate::server::parameters::kinds::images::{self, Piece};
 use crate::server::parameters::kinds::messages::MessageList;
 use serde_json::{Map, Value, json};
 
@@ -39,8 +39,14 @@ impl Turns {
         );
     }
 
-    /// Adds an image of the user. What the turn has becomes parts.
+    /// Adds an image of the user.
     pub(crate) fn image(&mut self, image: GivenImage) {
+        self.images.push(image);
+        self.image_part();
+    }
+
+    /// Adds a part of the user that stands for an image. What the turn has becomes parts.
+    pub(crate) fn image_part(&mut self) {
         let content = self
             .turn("user")
             .entry("content")
@@ -51,7 +57,6 @@ impl Turns {
         }
         if let Value::Array(parts) = content {
             parts.push(images::part());
-            self.images.push(image);
         }
     }
 
@@ -88,10 +93,28 @@ impl Turns {
         }
     }
 
-    /// Adds the result of a call.
-    pub(crate) fn result(&mut self, id: &str, text: &str) {
-        let turn = json!({"role": "tool", "tool_call_id": id, "content": text});
+    /// Adds the result of a call: a text, or texts and images.
+    pub(crate) fn result(&mut self, id: &str, pieces: Vec<Piece>) {
+        let content: Value = match &*pieces {
+            [] => "".into(),
+            [Piece::Text(text)] => text.as_str().into(),
+            _ => {
+                let parts = pieces.into_iter().map(|piece| self.result_part(piece));
+                parts.collect()
+            }
+        };
+        let turn = json!({"role": "tool", "tool_call_id": id, "content": content});
         self.turns.extend(turn.as_object().cloned());
+    }
+
+    fn result_part(&mut self, piece: Piece) -> Value {
+        match piece {
+            Piece::Text(text) => images::text_part(&text),
+            Piece::Image(image) => {
+                self.images.push(image);
+                images::part()
+            }
+        }
     }
 
     /// Whether the conversation ends with text of the assistant, which an answer continues.

@@ -3,7 +3,7 @@
 use crate::engine::handle::EngineInfo;
 use crate::platform;
 use crate::server::guards::{Client, GivenId};
-use crate::server::images::{GivenImage, IMAGES_MAX, PlacedImages, ReadImages};
+use crate::server::images::{GivenImage, PlacedImages, ReadImages};
 use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::prepared::TemplateForm;
 use crate::server::parameters::sampling::{Sampling, SamplingRequest, Shape};
@@ -16,7 +16,9 @@ use crate::server::reply::respond;
 use crate::server::state::{ALWAYS, ModelState, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, Names, name_of, shorten};
 use crate::text::answer::{AnswerFormat, AnswerParser, ToolChoice, calls_or_json, forced_calls};
-use crate::text::{ChatInput, Grammar, PromptError, TemplateError, TextModel, Tokenizer};
+use crate::text::{
+    ChatInput, ChatTemplate, Grammar, PromptError, TemplateError, TextModel, Tokenizer,
+};
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
@@ -341,15 +343,19 @@ async fn read_images(
     let Some(first) = images.first() else {
         return Ok(None);
     };
-    if let Some(image) = images.get(IMAGES_MAX) {
-        let message = format!("a request has at most {IMAGES_MAX} images");
-        return Err(ApiError::invalid(image.name.clone(), message));
-    }
     let room = state.ready()?.images;
     let (Some(reader), Some(room)) = (state.options.images.clone(), room) else {
         let message = "images are not supported: this model reads text only";
         return Err(ApiError::unsupported(first.name.clone(), message));
     };
+    let most = state.shared.options.limits.images_max;
+    if let Some(image) = images.get(most as usize) {
+        let message = format!(
+            "a request has at most {most} images, and this one has {} (--limit-mm-per-prompt)",
+            images.len()
+        );
+        return Err(ApiError::invalid(image.name.clone(), message));
+    }
     let charge = state.shared.memory.request();
     let read = move || reader.read(&images, room.rows, charge);
     state.shared.offload(ALWAYS, read).await?.map(Some)
@@ -369,10 +375,6 @@ pub(crate) async fn rendered<T: Send + 'static>(
         .as_ref()
         .is_none_or(|template| template.source().contains("tool"));
     let has_tools_as_text = !shows_tools && conversation.uses_tools();
-    if has_tools_as_text && conversation.shows_parts() {
-        let message = "the chat template shows no tools, so they cannot be used beside images";
-        return Err(ApiError::unsupported("tools", message));
-    }
     if has_tools_as_text && state.shared.is_new_name("the chat template") {
         tracing::warn!(
             "the chat template shows no tools, so they are described in the instructions"
@@ -385,25 +387,31 @@ pub(crate) async fn rendered<T: Send + 'static>(
     } else {
         None
     };
+    let result_image = conversation.messages.first_of_results();
+    let result_image = result_image.map(|image| image.name.clone());
     state.with_text(ALWAYS, move |text: &TextModel| {
         if conversation.content_bytes() > bytes_max {
             return Err(TemplateError::TooLong { bytes_max }.into());
         }
         let render = |conversation: &Conversation| render(text, &input(conversation, bytes_max));
         if has_tools_as_text {
-            with_tools_as_text(conversation, render)
+            with_tools_as_text(text, conversation, render)
         } else {
             with_template(text, conversation, render)
         }
-    }).await?.map_err(|error| match (error, unreadable) {
-        (PromptError::Template(TemplateError::TooLong { .. }), _) => too_many_bytes(info, bytes_max, names),
-        (PromptError::Template(error), Some((message, call))) => {
+    }).await?.map_err(|error| match (error, unreadable, result_image) {
+        (PromptError::Template(TemplateError::TooLong { .. }), ..) => too_many_bytes(info, bytes_max, names),
+        (PromptError::Template(error), Some((message, call)), _) => {
             let field = format!("messages[{message}].tool_calls[{call}].function.arguments");
             let message =
                 format!("`{field}` is no JSON object, and the chat template refuses the conversation: {error}");
             ApiError::invalid(field, message)
         }
-        (error, _) => ApiError::invalid(name_of("prompt", names), error.to_string()),
+        (PromptError::Template(TemplateError::Refused(reason)), None, Some(image)) => {
+            let message = format!("the chat template refuses images in results of tools, and behind them: {reason}");
+            ApiError::unsupported(image, message)
+        }
+        (error, ..) => ApiError::invalid(name_of("prompt", names), error.to_string()),
     })
 }
 
@@ -426,11 +434,16 @@ fn with_template<T>(
     mut conversation: Conversation,
     render: impl Fn(&Conversation) -> Result<T, PromptError>,
 ) -> Result<T, PromptError> {
-    conversation.prepare(TemplateForm::of(
-        text.template
-            .as_ref()
-            .map_or("", |template| template.source()),
-    ));
+    let form = form_of(text);
+    if conversation.messages.first_of_results().is_some() {
+        let template = text.template.as_ref();
+        let is_shown = template.is_some_and(ChatTemplate::shows_images_of_results);
+        // Images have to stay in the order in which they were sent.
+        if !is_shown || !form.keeps_order() {
+            conversation.move_images_of_results();
+        }
+    }
+    conversation.prepare(form);
     let first = render(&conversation);
     match (&first, &conversation.tools.shown) {
         (Err(PromptError::Template(TemplateError::Failed(_))), Some(tools)) => {
@@ -443,17 +456,27 @@ fn with_template<T>(
 
 /// Renders a conversation for a template that shows no tools. Some of these refuse instructions, too.
 fn with_tools_as_text<T>(
+    text: &TextModel,
     mut conversation: Conversation,
     render: impl Fn(&Conversation) -> Result<T, PromptError>,
 ) -> Result<T, PromptError> {
     conversation.prepare(TemplateForm::default());
-    let first = render(&conversation.with_tools_as_text(true));
+    let render = |has_system: bool| {
+        let mut conversation = conversation.with_tools_as_text(has_system);
+        conversation.prepare(form_of(text));
+        render(&conversation)
+    };
+    let first = render(true);
     match first {
-        Err(PromptError::Template(TemplateError::Refused(_))) => {
-            render(&conversation.with_tools_as_text(false)).or(first)
-        }
+        Err(PromptError::Template(TemplateError::Refused(_))) => render(false).or(first),
         _ => first,
     }
+}
+
+/// The form of messages that the model's template reads.
+fn form_of(text: &TextModel) -> TemplateForm {
+    let template = text.template.as_ref();
+    TemplateForm::of(template.map_or("", ChatTemplate::source))
 }
 
 fn too_many_bytes(info: &EngineInfo, bytes_max: usize, names: Names) -> ApiError {

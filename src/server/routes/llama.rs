@@ -105,7 +105,7 @@ pub(crate) async fn set_adapters(
     State(server): State<ServerState>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let bytes_max = server.shared.options.limits.body_bytes_max;
+    let bytes_max = server.shared.body_bytes_max;
     let body = axum::body::to_bytes(request.into_body(), bytes_max).await;
     let body = body.map_err(|_| ApiError::body_too_large(bytes_max))?;
     let body: Value = serde_json::from_slice(&body)
@@ -169,7 +169,7 @@ pub(crate) async fn props(
         "chat_template_caps": caps,
         "bos_token": of_config("bos_token"),
         "eos_token": of_config("eos_token"),
-        "modalities": {"vision": false, "audio": false},
+        "modalities": {"vision": engine.is_some_and(|info| info.images.is_some()), "audio": false},
         "build_info": concat!("folio-", env!("CARGO_PKG_VERSION")),
     })))
 }

@@ -57,6 +57,14 @@ pub(crate) async fn generate(
     let sent = (Client::of(&request), LoadTime::of(&request));
     let request: OllamaGenerateRequest = read::read(request, &state).await?;
     report_options(&request.settings, &state)?;
+    let has_images = request
+        .images
+        .as_ref()
+        .is_some_and(|images| !images.is_empty());
+    if has_images && state.text.template.is_none() {
+        let message = "images need a chat template, and this model has none";
+        return Err(ApiError::unsupported("images", message));
+    }
     let (task, stream) = request.task(defaults(&state)?)?;
     answer(&state, sent, task, (stream, false)).await
 }
@@ -232,6 +240,7 @@ pub(crate) async fn show(
         ModelFacts {
             outline,
             answer_format,
+            reads_images,
             ..
         },
     ) = server.models.facts(asked.as_deref())?;
@@ -244,6 +253,7 @@ pub(crate) async fn show(
     let mut capabilities = Vec::new();
     capabilities.extend((!outline.encodes).then_some("completion"));
     capabilities.extend((!template.is_empty()).then_some("tools"));
+    capabilities.extend(reads_images.then_some("vision"));
     capabilities.extend((answer_format.reasoning != ReasoningParser::None).then_some("thinking"));
     let fills_gaps = outline
         .text

@@ -40,6 +40,7 @@ pub(crate) async fn create(
         items,
         referred,
         seal: &state.shared.seal,
+        reads_images: state.ready()?.images.is_some(),
     })?;
     let Begun {
         generation,
@@ -65,6 +66,7 @@ pub(crate) async fn input_tokens(
         items,
         referred,
         seal: &state.shared.seal,
+        reads_images: state.ready()?.images.is_some(),
     })?;
     let ids = chat::prompt(&state, conversation, NAMES, state.text_bytes_max()?).await?;
     Ok(Json(

@@ -47,6 +47,8 @@ pub(crate) struct ModelFacts {
     pub(crate) answer_format: AnswerFormat,
     /// Name of the device that it is loaded on.
     pub(crate) device: Option<String>,
+    /// It is loaded, and reads images.
+    pub(crate) reads_images: bool,
 }
 
 impl ModelOutline {

@@ -466,6 +466,7 @@ impl Configured {
             answer_format: AnswerFormat::new(&outline.text, tool_call_parser, reasoning_parser),
             outline,
             device: None,
+            reads_images: false,
         });
         Self {
             names: source.names.into(),

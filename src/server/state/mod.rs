@@ -72,8 +72,10 @@ pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {
 /// Limits of one request.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Maximum bytes of a body.
-    pub body_bytes_max: usize,
+    /// Maximum bytes of a body; `None`: 4 MiB, or 48 MiB if images may be in it.
+    pub body_bytes_max: Option<usize>,
+    /// Maximum images of one request.
+    pub images_max: u32,
     /// Maximum bytes that all requests together take as values, while they are parsed, wait and run.
     pub requests_bytes_max: u64,
     /// Maximum bytes of a reply, by what its request asks for.
@@ -84,10 +86,16 @@ pub struct Limits {
     pub prompts_max: usize,
 }
 
+/// Maximum bytes of a body without images.
+pub(crate) const TEXT_BODY_BYTES: usize = 4 << 20;
+/// Maximum bytes of a body with images: the largest file in base64, and the text beside it.
+const IMAGE_BODY_BYTES: usize = 48 << 20;
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            body_bytes_max: 4 << 20,
+            body_bytes_max: None,
+            images_max: 32,
             requests_bytes_max: 1 << 30,
             reply_bytes_max: 512 << 20,
             choices_max: 8,
@@ -236,6 +244,8 @@ pub struct ServerState {
 /// What all models of a server share.
 pub(crate) struct Shared {
     pub(crate) options: ServerOptions,
+    /// Maximum bytes of a body.
+    pub(crate) body_bytes_max: usize,
     /// `/health` answers 503, so that clients stop sending; requests are still accepted.
     closing: AtomicBool,
     /// Number of running answers, each until its last byte is handed over.
@@ -266,7 +276,8 @@ impl ServerState {
         model_names: Vec<String>,
         options: ServerOptions,
     ) -> Self {
-        let shared = Arc::new(Shared::new(options.clone()));
+        let reads_images = options.images.is_some();
+        let shared = Arc::new(Shared::new(options.clone(), reads_images));
         let model = ModelState::new(shared.clone(), (engine, text), model_names.into(), options);
         Self {
             shared,
@@ -281,7 +292,8 @@ impl ServerState {
         fleet: &FleetOptions,
         options: ServerOptions,
     ) -> Self {
-        let shared = Arc::new(Shared::new(options));
+        // A model that is not loaded yet may read images.
+        let shared = Arc::new(Shared::new(options, true));
         let models = Models::Many(Fleet::start(shared.clone(), models, fleet));
         Self { shared, models }
     }
@@ -317,7 +329,7 @@ impl ServerState {
 }
 
 impl Shared {
-    fn new(options: ServerOptions) -> Self {
+    fn new(options: ServerOptions, reads_images: bool) -> Self {
         assert!(
             !options.api_keys.iter().any(String::is_empty),
             "an API key is not empty"
@@ -327,7 +339,13 @@ impl Shared {
             Some(folder) => Responses::with_folder(bytes_max, folder, &options.api_keys),
             None => Responses::new(bytes_max),
         };
+        let usual = if reads_images {
+            IMAGE_BODY_BYTES
+        } else {
+            TEXT_BODY_BYTES
+        };
         Self {
+            body_bytes_max: options.limits.body_bytes_max.unwrap_or(usual),
             cache_owners: cache_owners(&options),
             prefix_resets: AtomicU64::new(0),
             http_responses: HttpResponses::default(),

@@ -3,7 +3,8 @@
 use super::adapters::Adapters;
 use super::answering::Answering;
 use super::{
-    Counted, ModelFacts, ModelOutline, Reranker, ServerOptions, Shared, prompt_bytes_max, stem,
+    Counted, ModelFacts, ModelOutline, Reranker, ServerOptions, Shared, TEXT_BODY_BYTES,
+    prompt_bytes_max, stem,
 };
 use crate::engine::handle::{EngineHandle, EngineInfo, Status};
 use crate::engine::request::{Request, SubmitError};
@@ -106,6 +107,7 @@ impl ModelState {
             outline,
             answer_format: self.answer_format,
             device: Some(info.device.clone()),
+            reads_images: info.images.is_some(),
         })
     }
 
@@ -155,9 +157,10 @@ impl ModelState {
         })
     }
 
-    /// Maximum bytes of text that is counted, shown or cut, instead of computed: those of a body.
+    /// Maximum bytes of text that is counted, shown or cut, instead of computed: those of a body without images.
     pub(crate) fn text_bytes_max(&self) -> Result<usize, ApiError> {
         let of_body = self.shared.options.limits.body_bytes_max;
+        let of_body = of_body.unwrap_or(TEXT_BODY_BYTES);
         Ok(prompt_bytes_max(self.ready()?).max(of_body))
     }
 

@@ -43,3 +43,30 @@ fn what_a_template_shows_of_a_conversation_is_found() {
     let first = caps(&all.replace("message.tool_calls", "(message.tool_calls or [])[:1]"));
     assert!(first.supports_tool_calls && !first.supports_parallel_tool_calls);
 }
+
+#[test]
+fn whether_images_of_results_are_shown_is_found() {
+    let shows = |template: &str| {
+        let text = TextModel::from_parts(None, None, Some(template)).expect("a template");
+        let template = text.template.as_ref().expect("a template");
+        template.shows_images_of_results()
+    };
+    let parts = |image: &str| {
+        format!(
+            "{{% for m in messages %}}{{% if m.content is string %}}{{{{ m.content }}}}{{% else %}}\
+             {{% for p in m.content %}}{image} {{% endfor %}}{{% endif %}}{{% endfor %}}"
+        )
+    };
+    assert!(shows(&parts(
+        "{% if p.type == 'image' %}<image>{% else %}{{ p.text }}{% endif %}"
+    )));
+    // Left out, but for a space; a list as such; refused.
+    assert!(!shows(&parts("{{ p.text }}")));
+    assert!(!shows("{% for m in messages %}{{ m.content }}{% endfor %}"));
+    assert!(!shows(
+        "{% for m in messages %}{{ m.content|tojson }}{% endfor %}"
+    ));
+    assert!(!shows(&parts(
+        "{% if p.type != 'text' %}{{ raise_exception('no') }}{% endif %}{{ p.text }}"
+    )));
+}

@@ -5,7 +5,7 @@ use folio::server::{field_names, nearest};
 use serde_json::Value;
 
 /// Each command with its help.
-pub(super) const COMMANDS: [(&str, &str); 11] = [
+pub(super) const COMMANDS: [(&str, &str); 12] = [
     ("/help", "show this list"),
     ("/bye", "end; Ctrl-D does the same"),
     ("/reset", "start a new conversation"),
@@ -13,6 +13,10 @@ pub(super) const COMMANDS: [(&str, &str); 11] = [
     (
         "/read",
         "/read FILE begins the next message with the text of a file",
+    ),
+    (
+        "/image",
+        "/image FILE begins the next message with an image, for a model that reads images",
     ),
     (
         "/set",
@@ -48,6 +52,7 @@ pub(super) enum Command {
     Reset,
     Regen,
     Read(String),
+    Image(String),
     /// Nothing: tell all. A field without a value: its default.
     Set(Option<(String, Option<Value>)>),
     System(Option<String>),
@@ -69,6 +74,7 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         "/reset" | "/clear" => Command::Reset,
         "/regen" => Command::Regen,
         "/read" => Command::Read(text.ok_or("/read needs a file")?),
+        "/image" => Command::Image(text.ok_or("/image needs a file")?),
         "/set" => Command::Set(text.map(|text| setting(&text))),
         "/system" => Command::System(text),
         "/save" => Command::Save(text.ok_or("/save needs a name")?),

@@ -9,6 +9,7 @@ mod conversation;
 
 use crate::cli::lora::{AdapterArgs, Adapters};
 use crate::cli::options::{EngineArgs, ModelArgs};
+use crate::cli::pictures;
 use crate::cli::remote::{Remote, ServerArgs};
 use crate::cli::request::{RequestArgs, server_options, set_fields};
 use crate::cli::session::Session;
@@ -94,6 +95,8 @@ struct Chat<'a> {
     conversation: Conversation,
     /// Text of files that the next message begins with.
     files: String,
+    /// Images that it begins with, as parts of a message.
+    images: Vec<Value>,
     is_verbose: bool,
 }
 
@@ -140,6 +143,7 @@ impl<'a> Chat<'a> {
             fields,
             conversation,
             files,
+            images: Vec::new(),
             is_verbose: false,
         })
     }
@@ -198,9 +202,11 @@ impl<'a> Chat<'a> {
             Command::Reset => {
                 self.conversation.reset();
                 self.files.clear();
+                self.images.clear();
             }
             Command::Regen => self.answer_again()?,
             Command::Read(path) => self.read(Path::new(&path))?,
+            Command::Image(path) => self.show(Path::new(&path))?,
             Command::Set(setting) => self.set(setting)?,
             Command::System(text) => self.conversation.set_system(text.as_deref()),
             Command::Save(name) => note(format_args!(
@@ -299,7 +305,7 @@ impl<'a> Chat<'a> {
         let last = messages
             .iter()
             .rev()
-            .filter_map(|message| message["content"].as_str())
+            .filter_map(|message| text_of(&message["content"]))
             .take(2);
         for text in last.collect::<Vec<_>>().into_iter().rev() {
             result(text)?;
@@ -322,15 +328,28 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
+    /// Reads an image, with which the next message begins.
+    fn show(&mut self, path: &Path) -> Result<()> {
+        if let Some(Partner::Here(session)) = &self.partner {
+            ensure!(session.images.is_some(), "{}", pictures::TEXT_ONLY);
+        }
+        self.images.push(pictures::part(path)?);
+        note("the next message begins with the image");
+        Ok(())
+    }
+
     /// Answers a message and adds both to the conversation. A request that fails, for example because the context is
     /// full, is taken back.
     fn answer(&mut self, text: &str) -> Result<()> {
-        let content = format!("{}{text}", self.files);
+        let content = pictures::content(&self.images, &format!("{}{text}", self.files));
         self.conversation
             .messages
             .push(json!({"role": "user", "content": content}));
         match self.reply()? {
-            true => self.files.clear(),
+            true => {
+                self.files.clear();
+                self.images.clear();
+            }
             false => drop(self.conversation.messages.pop()),
         }
         Ok(())
@@ -379,6 +398,12 @@ impl<'a> Chat<'a> {
             }
         }
     }
+}
+
+/// The text of a content, which stands behind its images.
+fn text_of(content: &Value) -> Option<&str> {
+    let last = content.as_array().and_then(|parts| parts.last());
+    last.map_or(content, |part| &part["text"]).as_str()
 }
 
 /// Loads a model that has a chat template.

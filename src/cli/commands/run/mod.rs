@@ -10,6 +10,7 @@ use super::chat;
 use crate::cli::local::{LocalModel, open_input};
 use crate::cli::lora::AdapterArgs;
 use crate::cli::options::{EngineArgs, ModelArgs};
+use crate::cli::pictures;
 use crate::cli::request::{MAX_TOKENS_ROOM, RequestArgs, set_default};
 use crate::cli::session::Session;
 use crate::cli::terminal::cost::Meter;
@@ -56,6 +57,9 @@ pub(crate) struct RunArgs {
     /// System message before the prompt
     #[arg(help_heading = "Task", long, value_name = "TEXT", conflicts_with_all = ["raw", "input"])]
     system: Option<String>,
+    /// Image before the prompt, for a model that reads images; may be given several times
+    #[arg(help_heading = "Task", long, value_name = "FILE", conflicts_with_all = ["raw", "input"])]
+    image: Vec<PathBuf>,
     /// Continue the prompt as text, without the chat template
     #[arg(help_heading = "Task", long)]
     raw: bool,
@@ -155,7 +159,13 @@ fn stdin_text() -> Result<String> {
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let (model, text) = args.model_and_words()?;
     // Files are opened first, so that a wrong name is reported before the model loads.
+    let images = args.image.iter().map(|path| pictures::part(path));
+    let images = images.collect::<Result<Vec<_>>>().context("--image")?;
     let Some(task) = args.task(text)? else {
+        ensure!(
+            images.is_empty(),
+            "--image needs a prompt; in a conversation, /image FILE shows one"
+        );
         return chat::start(
             &model,
             (&args.engine, args.adapters.adapters()),
@@ -184,7 +194,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         }
         Task::Prompt(prompt) => {
             let api = model.api(names);
-            model.wait(answer_prompt(&api, session, args, &prompt, &mut output))
+            let prompt = (prompt.as_str(), &*images);
+            model.wait(answer_prompt(&api, session, args, prompt, &mut output))
         }
     };
     model.close(outcome)
@@ -194,7 +205,7 @@ async fn answer_prompt(
     api: &LocalApi,
     session: &Session,
     args: &RunArgs,
-    prompt: &str,
+    prompt: (&str, &[Value]),
     output: &mut dyn Write,
 ) -> Result<()> {
     let (path, mut body) = prompt_request(session, args, prompt)?;
@@ -234,11 +245,11 @@ async fn answer_prompt(
     Ok(())
 }
 
-/// The route for a prompt and the request's body.
+/// The route for a prompt, with images before it, and the request's body.
 fn prompt_request(
     session: &Session,
     args: &RunArgs,
-    prompt: &str,
+    (prompt, images): (&str, &[Value]),
 ) -> Result<(&'static str, Value)> {
     ensure!(
         session.text.tokenizer.is_some(),
@@ -257,7 +268,17 @@ fn prompt_request(
         has_template || args.system.is_none(),
         "--system needs a chat template, which this model does not have (--chat-template sets one)"
     );
+    ensure!(
+        images.is_empty() || session.images.is_some(),
+        "--image: {}",
+        pictures::TEXT_ONLY
+    );
+    ensure!(
+        has_template || images.is_empty(),
+        "--image needs a chat template, which this model does not have (--chat-template sets one)"
+    );
     if has_template && !args.raw {
+        let prompt = pictures::content(images, prompt);
         let system = args
             .system
             .iter()

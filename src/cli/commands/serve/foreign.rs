@@ -237,7 +237,6 @@ const TABLE: &[Foreign] = &[
     ignored("guided-decoding-backend", Value, "there is one implementation of grammars"),
     ignored("guided-decoding-disable-fallback", Switch, "there is one implementation of grammars"),
     ignored("structured-outputs-config", Value, "there is one implementation of grammars"),
-    ignored("limit-mm-per-prompt", Value, TEXT_ONLY),
     ignored("language-model-only", Switch, TEXT_ONLY),
     ignored("mm-processor-kwargs", Value, TEXT_ONLY),
     ignored("media-io-kwargs", Value, TEXT_ONLY),

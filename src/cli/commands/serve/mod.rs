@@ -10,6 +10,7 @@ pub(crate) mod config;
 mod fleet;
 pub(crate) mod foreign;
 mod generation;
+mod media;
 mod open_files;
 pub(crate) mod served;
 mod traces;
@@ -27,6 +28,7 @@ use folio::engine::handle::Status;
 use folio::platform;
 use folio::server::socket::{self, Address, Listener, Proxies, SocketOptions};
 use folio::server::{Limits, Puller, ResponseBytes, ServerOptions, ServerState, TraceSink};
+use media::MediaLimits;
 use served::{Served, ServedArgs, Sources};
 use std::fs;
 use std::net::IpAddr;
@@ -99,11 +101,19 @@ pub(crate) struct ServeArgs {
           default_value_t = Limits::default().prompts_max as u32,
           value_parser = clap::value_parser!(u32).range(1..=2048))]
     prompts_max: u32,
-    /// Maximum size of a request body, up to 64 MiB
+    /// Maximum size of a request body, up to 64 MiB [default: 4 MiB; 48 MiB for a model that reads images, or several
+    /// models]
     #[arg(help_heading = "Server", long, env = "FOLIO_BODY_BYTES_MAX", value_name = "BYTES",
-          default_value_t = Limits::default().body_bytes_max as u32,
           value_parser = clap::value_parser!(u32).range(1024..=64 << 20))]
-    body_bytes_max: u32,
+    body_bytes_max: Option<u32>,
+    /// Maximum images of a request, as image=N or {"image": N} [default: 32]
+    #[arg(
+        help_heading = "Server",
+        long,
+        env = "FOLIO_LIMIT_MM_PER_PROMPT",
+        value_name = "LIMITS"
+    )]
+    limit_mm_per_prompt: Option<MediaLimits>,
     /// Maximum memory of all requests that are read, wait and run, beside their KV cache
     #[arg(help_heading = "Server", long, env = "FOLIO_REQUESTS_BYTES_MAX", value_name = "BYTES",
           default_value_t = Limits::default().requests_bytes_max)]
@@ -585,7 +595,10 @@ fn options(args: ServeArgs, access: Access, traces: Option<TraceSink>) -> Server
     let limits = Limits {
         choices_max: args.choices_max,
         prompts_max: args.prompts_max as usize,
-        body_bytes_max: args.body_bytes_max as usize,
+        body_bytes_max: args.body_bytes_max.map(|bytes| bytes as usize),
+        images_max: args
+            .limit_mm_per_prompt
+            .map_or(Limits::default().images_max, |limits| limits.images),
         requests_bytes_max: args.requests_bytes_max,
         reply_bytes_max: args.reply_bytes_max,
     };

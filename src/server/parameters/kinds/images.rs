@@ -16,9 +16,58 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// Values of `detail` under which an image is read as the model was trained.
 const DETAILS: [&str; 2] = ["auto", "high"];
 
+/// What stands for an image in the result of a tool, for a model that reads text only. The conversation could not go on
+/// if it were refused, because clients send it again with each request.
+pub(crate) const UNSEEN: &str = "[an image, which this model cannot see]";
+
+/// What becomes of images in a content.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Images {
+    Read,
+    /// [`UNSEEN`] takes their place.
+    Named,
+    Refused,
+}
+
+impl Images {
+    /// In a content of this role, for a model that reads images, or text only.
+    pub(crate) fn of_role(role: &str, reads_images: bool) -> Self {
+        match role {
+            "user" => Self::Read,
+            "tool" if reads_images => Self::Read,
+            "tool" => Self::Named,
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// A piece of a content.
+pub(crate) enum Piece {
+    Text(String),
+    Image(GivenImage),
+}
+
+impl Piece {
+    /// Adds text, as another line of the text before it.
+    pub(crate) fn add_text(pieces: &mut Vec<Self>, text: &str) {
+        match pieces.last_mut() {
+            Some(Self::Text(before)) => {
+                before.push('\n');
+                before.push_str(text);
+            }
+            _ => pieces.push(Self::Text(text.to_owned())),
+        }
+    }
+}
+
 /// What stands for an image in the content of a message: the part that chat templates know.
 pub(crate) fn part() -> Value {
     json!({"type": "image"})
+}
+
+/// Whether a part of a content stands for an image.
+pub(crate) fn is_image(part: &Value) -> bool {
+    part["type"] == "image"
 }
 
 /// A text as a part beside images.
@@ -28,7 +77,8 @@ pub(crate) fn text_part(text: &str) -> Value {
 
 /// The error for images in messages of others.
 pub(crate) fn not_of_user(at: &str) -> ApiError {
-    ApiError::unsupported(at, "only messages of the user may have images")
+    let message = "only messages of the user and results of tools may have images";
+    ApiError::unsupported(at, message)
 }
 
 /// The image in base64 that the field called `at` has.

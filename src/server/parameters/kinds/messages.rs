@@ -8,7 +8,8 @@
 use crate::platform;
 use crate::server::images::GivenImage;
 use crate::server::parameters::kind::{Bounds, Kind, wrong};
-use crate::server::parameters::kinds::{images, object};
+use crate::server::parameters::kinds::images::{self, Images};
+use crate::server::parameters::kinds::object;
 use crate::server::wire::error::ApiError;
 use crate::text::RESERVED_KWARGS;
 use serde_json::{Map, Value, json};
@@ -44,9 +45,23 @@ impl MessageList {
         &self.images
     }
 
-    /// The same images, for whoever reads them.
+    /// The same images, for whoever reads them. Their names stay.
     pub(crate) fn take_images(&mut self) -> Vec<GivenImage> {
-        std::mem::take(&mut self.images)
+        let taken = self.images.iter_mut().map(|image| GivenImage {
+            name: image.name.clone(),
+            file: std::mem::take(&mut image.file),
+        });
+        taken.collect()
+    }
+
+    /// The first image of a tool's result.
+    pub(crate) fn first_of_results(&self) -> Option<&GivenImage> {
+        let messages = self.messages.as_array()?;
+        let result = messages
+            .iter()
+            .position(|message| message["role"] == "tool" && count_of(message) > 0)?;
+        self.images
+            .get(messages[..result].iter().map(count_of).sum::<usize>())
     }
 }
 
@@ -57,6 +72,12 @@ impl MessageList {
             self.messages = Value::Array(change(messages));
         }
     }
+}
+
+/// Number of images of a message.
+fn count_of(message: &Value) -> usize {
+    let parts = message["content"].as_array().into_iter().flatten();
+    parts.filter(|part| images::is_image(part)).count()
 }
 
 impl Deref for MessageList {
@@ -95,7 +116,7 @@ impl Kind for Messages {
         let messages = messages
             .into_iter()
             .enumerate()
-            .map(|(index, value)| message(&format!("{at}[{index}]"), value, &mut images));
+            .map(|(index, value)| message(&format!("{at}[{index}]"), value, bounds, &mut images));
         let messages = messages.collect::<Result<_, _>>()?;
         Ok(MessageList::new(messages, images))
     }
@@ -128,7 +149,8 @@ impl Kind for Messages {
         let image = json!({
             "type": "object",
             "required": ["type", "image_url"],
-            "description": "A PNG, JPEG, WebP, GIF or BMP file, in a message of the user to a model that reads images.",
+            "description": "A PNG, JPEG, WebP, GIF or BMP file, for a model that reads images, in a message of the \
+                            user or the result of a tool.",
             "properties": {
                 "type": {"const": "image_url"},
                 "image_url": {
@@ -183,6 +205,7 @@ pub(crate) fn check_count(at: &str, count: usize, bounds: &Bounds) -> Result<(),
 pub(crate) fn message(
     name: &str,
     value: Value,
+    bounds: &Bounds,
     images: &mut Vec<GivenImage>,
 ) -> Result<Value, ApiError> {
     let at = |field: &str| format!("{name}.{field}");
@@ -214,8 +237,8 @@ pub(crate) fn message(
         None => return Err(ApiError::missing(at("content"))),
         Some(text @ Value::String(_)) => text,
         Some(Value::Array(parts)) => {
-            let takes_images = (role == "user").then_some(images);
-            content_parts(&at("content"), &parts, takes_images)?
+            let taken = Images::of_role(&role, bounds.reads_images);
+            content_parts(&at("content"), &parts, (taken, images))?
         }
         Some(value) => {
             return Err(wrong(
@@ -236,7 +259,7 @@ pub(crate) fn message(
 fn content_parts(
     name: &str,
     parts: &[Value],
-    mut images: Option<&mut Vec<GivenImage>>,
+    (images, given): (Images, &mut Vec<GivenImage>),
 ) -> Result<Value, ApiError> {
     let mut texts = Vec::with_capacity(parts.len());
     let mut shown = Vec::new();
@@ -250,14 +273,15 @@ fn content_parts(
                     text.ok_or_else(|| wrong(&format!("{name}.{key}"), "a string", &part[key]))?;
                 texts.push(text);
             }
-            Some("image_url") => {
-                let Some(images) = &mut images else {
-                    return Err(images::not_of_user(&name));
-                };
-                images.push(images::from_part(&name, part)?);
-                shown.extend(texts.drain(..).map(images::text_part));
-                shown.push(images::part());
-            }
+            Some("image_url") => match images {
+                Images::Read => {
+                    given.push(images::from_part(&name, part)?);
+                    shown.extend(texts.drain(..).map(images::text_part));
+                    shown.push(images::part());
+                }
+                Images::Named => texts.push(images::UNSEEN),
+                Images::Refused => return Err(images::not_of_user(&name)),
+            },
             Some(kind) => {
                 let message = format!(
                     "content parts of type {} are not supported",

@@ -204,3 +204,34 @@ fn a_template_that_goes_through_parts_gets_parts() {
         assert_eq!(prepare(messages(), TemplateForm::of(other)), messages());
     }
 }
+
+#[test]
+fn images_of_results_come_behind_them_in_their_order() {
+    let image = |name: &str| json!({"type": "image", "name": name});
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let result = |content: Value| json!({"role": "tool", "content": content});
+    let moved = with_images_behind_results(vec![
+        result(json!([text("a"), image("1")])),
+        result("b".into()),
+        result(json!([image("2")])),
+        json!({"role": "user", "content": "c"}),
+        json!({"role": "assistant", "content": "d"}),
+        result(json!([image("3")])),
+        json!({"role": "assistant", "content": "e"}),
+        result(json!([image("4")])),
+    ]);
+    let shown = "[an image, shown below]";
+    let expected = vec![
+        result(format!("a\n{shown}").into()),
+        result("b".into()),
+        result(shown.into()),
+        json!({"role": "user", "content": [image("1"), image("2"), text("c")]}),
+        json!({"role": "assistant", "content": "d"}),
+        result(shown.into()),
+        json!({"role": "user", "content": [image("3")]}),
+        json!({"role": "assistant", "content": "e"}),
+        result(shown.into()),
+        json!({"role": "user", "content": [image("4")]}),
+    ];
+    assert_eq!(moved, expected);
+}

@@ -13,7 +13,7 @@ fn text_of_one_role_is_one_turn_and_instructions_come_first() {
     turns.assistant("Hi.");
     turns.call("1", "look", &json!({"at": "a"}));
     assert!(!turns.ends_with_text());
-    turns.result("1", "A fox.");
+    turns.result("1", vec![Piece::Text("A fox.".to_owned())]);
     turns.assistant("I see");
     assert!(turns.ends_with_text());
     let call = json!({"id": "1", "type": "function", "function": {"name": "look", "arguments": {"at": "a"}}});
