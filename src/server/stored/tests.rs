@@ -19,9 +19,8 @@ fn a_chain_is_read_oldest_first_and_only_by_its_client() {
     store.keep(own, "1", &response("a", None));
     store.keep(own, "2", &response("b", Some("1")));
     let chain = store.chain(own, "2").expect("both are stored");
-    let texts: Vec<_> = chain
-        .items()
-        .expect("they can be read")
+    let items = chain.items().expect("they can be read");
+    let texts: Vec<_> = items
         .iter()
         .map(|item| item["text"].as_str().expect("a text"))
         .collect();
