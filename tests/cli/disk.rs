@@ -1,6 +1,6 @@
 //! `--kv-disk`: processes that are killed while they write, and processes that share a folder. No answer changes.
 
-use super::{folio, packed, refusal, result, run, text};
+use super::{Server, folio, packed, refusal, result, run, text};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -199,8 +199,11 @@ fn a_prompt_of_one_device_is_imported_on_another() {
         !said.contains("KV blocks") && !said.contains(".tmp-"),
         "its own folder concerns nobody: {said}"
     );
-    let imported = result(&["cache", "import", &out, "--kv-disk", &disk]);
-    assert!(imported.contains(" blocks are in "), "{imported}");
+    let output = run(&["cache", "import", &out, "--kv-disk", &disk]);
+    let (imported, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(imported.contains(" blocks are in "), "{imported}{said}");
+    let who = "a server with several API keys finds these blocks with --share-prefixes only";
+    assert!(said.contains(who), "{said}");
     let ask = |more: &[&str]| {
         let engine = ["--device", "reference", "--block-size", "16"];
         let run = [
@@ -439,4 +442,54 @@ fn a_wrong_key_of_a_folder_is_named_at_the_start() {
     }
     result(&run);
     assert_eq!(fs::read(&key).expect("it is there"), [7; 32], "it stays");
+}
+
+/// Blocks that were imported belong to no key.
+#[test]
+fn a_server_with_several_keys_says_that_it_does_not_find_imported_blocks() {
+    let sentence = "blocks of `cache import` are found with --share-prefixes only";
+    let server = ["--device", "fake", "--api-key", "sesame"];
+    let cases: [(&[&str], bool); 3] = [
+        (&[], false),
+        (&["--api-key", "another"], true),
+        (&["--api-key", "another", "--share-prefixes"], false),
+    ];
+    for (more, says) in cases {
+        let greeting = Server::with(&[&server[..], more].concat()).greeting.clone();
+        assert_eq!(greeting.contains(sentence), says, "{more:?}: {greeting}");
+    }
+}
+
+/// What is written is for this user, whatever the shell says of new files.
+#[cfg(unix)]
+#[test]
+fn files_are_for_their_user_whatever_the_umask() {
+    use super::program;
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let [prompt, out, disk] = ["prompt", "blocks.kv", "disk"].map(|name| {
+        let path = folder.path().join(name);
+        path.to_str().expect("the path is UTF-8").to_owned()
+    });
+    let request = json!({"prompt": "A clock ticks. ".repeat(20)});
+    fs::write(&prompt, request.to_string()).expect("the folder takes files");
+    let shell = [
+        "-c",
+        "umask 0; exec \"$0\" \"$@\"",
+        env!("CARGO_BIN_EXE_folio"),
+    ];
+    let export = ["cache", "export", "--device", "cpu", &prompt, &out];
+    let import = ["cache", "import", &out, "--kv-disk", &disk];
+    for arguments in [&export[..], &import] {
+        let output = program("sh", &[&shell[..], arguments].concat()).output();
+        let output = output.expect("the shell starts");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    let mut written = files(Path::new(&disk));
+    assert!(!written.is_empty(), "blocks were imported");
+    written.push(out.into());
+    for path in written {
+        let permissions = fs::metadata(&path).expect("it is there").permissions();
+        assert_eq!(permissions.mode() & 0o777, 0o600, "{}", path.display());
+    }
 }

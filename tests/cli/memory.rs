@@ -236,3 +236,29 @@ fn models_that_are_unloaded_give_their_memory_back() {
         files_and_threads(process)
     );
 }
+
+/// A query is shared by the pairs that it is in.
+#[test]
+fn a_long_query_costs_little_whatever_the_number_of_documents() {
+    const QUERY_MAX: f64 = 100e6;
+    let documents: Vec<_> = (0..1000).map(|index| format!("{index}")).collect();
+    for reranker in ["yes-no", "embedding"] {
+        let server = Server::with(&["--device", "fake", "--reranker", reranker]);
+        let process = server.process.id();
+        let before = memory(process, "VmRSS");
+        // One that no prompt has room for, and one that may be in one as far as its bytes tell.
+        for query in ["a ".repeat(300_000), "a ".repeat(120_000)] {
+            for (path, of_query, of_documents) in [
+                ("/v1/rerank", "query", "documents"),
+                ("/rerank", "query", "texts"),
+                ("/score", "text_1", "text_2"),
+            ] {
+                let body = json!({of_query: query, of_documents: documents});
+                let answer = server.ask("POST", path, &body.to_string());
+                assert!(answer.starts_with("HTTP/1.1 400"), "{path}: {answer}");
+                let taken = memory(process, "VmHWM") - before;
+                assert!(taken < QUERY_MAX, "{path}: {:.0} MB", taken / 1e6);
+            }
+        }
+    }
+}

@@ -3,11 +3,14 @@
 
 use crate::harness::{hello, wait, with};
 use crate::sockets::{Listening, long, read_to_close, read_until, request};
+use axum::body::Body;
+use axum::http::Request;
 use folio::server::ServerOptions;
 use folio::server::socket::SocketOptions;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
 
 /// The limit of this process's open files, raised as far as 1,400 connections need, of which it has both ends.
 #[cfg(unix)]
@@ -216,4 +219,63 @@ fn a_client_that_shuts_down_its_writing_side_gets_its_answer() {
         "half a body"
     );
     listening.server.wait_until_idle();
+}
+
+/// What needs no key proves nothing: clients that ask for it and never read make room for others.
+#[test]
+fn clients_that_never_read_what_needs_no_key_keep_nobody_out() {
+    const CONNECTIONS: usize = 4;
+    // The metrics of so many are more than the buffers of a connection hold.
+    const REQUESTS: usize = 300;
+    let open_metrics = ServerOptions {
+        metrics_open: true,
+        ..keyed()
+    };
+    let keyless = ["/ui/app.js", "/", "/health"];
+    let cases = keyless
+        .map(|path| (path, ServerOptions::default()))
+        .into_iter()
+        .chain([("/ui/app.js", keyed()), ("/metrics", open_metrics)]);
+    for (path, server) in cases {
+        let options = SocketOptions {
+            connections_max: CONNECTIONS,
+            ..SocketOptions::default()
+        };
+        let listening = Listening::with("", options, server);
+        let requests = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").repeat(REQUESTS);
+        let unread: Vec<_> = (0..CONNECTIONS * 3 / 2)
+            .map(|_| {
+                let mut stream = listening.connect();
+                // The server may close it to make room for the next one.
+                drop(stream.write_all(requests.as_bytes()));
+                stream
+            })
+            .collect();
+        // Those that are still open are in the midst of an answer once their sockets are full.
+        let mut answered = 0;
+        wait("nothing more is answered", || {
+            std::thread::sleep(Duration::from_millis(300));
+            let before = std::mem::replace(&mut answered, answers(&listening));
+            // Asking counts.
+            before > 0 && answered == before + 1
+        });
+        assert!(is_healthy(&listening), "{path}");
+        let mut client = ask(&listening, &with_key(&hello(), "sesame"));
+        let answer = read_until(&mut client, "\"usage\"");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+        drop(unread);
+    }
+}
+
+/// The number of requests that a server has answered, as its metrics tell it.
+fn answers(listening: &Listening) -> u64 {
+    let request = Request::get("/metrics").header("authorization", "Bearer sesame");
+    let request = request.body(Body::empty()).expect("a request");
+    let metrics = listening.server.send(request).text;
+    let counts = metrics
+        .lines()
+        .filter(|line| line.starts_with("http_requests_total{"));
+    counts
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+        .sum()
 }

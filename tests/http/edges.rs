@@ -504,3 +504,89 @@ fn a_text_that_the_tokenizer_makes_long_is_refused_on_every_route() {
         assert_eq!(server.post(path, &good).status, 200, "{path}");
     }
 }
+
+/// What a reply may weigh is known at the door, whatever the route.
+#[test]
+fn a_reply_larger_than_the_limit_is_refused_on_every_route() {
+    let limits = Limits {
+        reply_bytes_max: 10_000,
+        ..Limits::default()
+    };
+    let options = ServerOptions {
+        limits,
+        ..ServerOptions::default()
+    };
+    let server = Server::fake("", config(), options);
+    let messages = json!([{"role": "user", "content": "Hello!"}]);
+    let top = json!({"logprobs": true, "top_logprobs": 5});
+    let chat = |tokens: u32| with(&json!({"messages": messages, "max_tokens": tokens}), &top);
+    let batch = |tokens: u32, conversations: usize| {
+        let all = vec![messages.clone(); conversations];
+        with(&json!({"messages": all, "max_tokens": tokens}), &top)
+    };
+    let completion = |tokens: u32| json!({"prompt": [1, 2], "max_tokens": tokens, "logprobs": 5});
+    let echo = |length: usize| json!({"prompt": vec![5; length], "max_tokens": 1, "echo": true, "logprobs": 5});
+    let response = |tokens: u32| {
+        json!({"input": "Hello!", "max_output_tokens": tokens, "top_logprobs": 5,
+            "include": ["message.output_text.logprobs"]})
+    };
+    let llama = |tokens: u32| json!({"prompt": "a", "n_predict": tokens, "n_probs": 5});
+    // A token with five alternatives weighs 776 bytes, one of a prompt 768.
+    let cases = [
+        (CHAT, chat(12), chat(20), "top_logprobs", 15_520),
+        (
+            "/v1/chat/completions/batch",
+            batch(6, 2),
+            batch(10, 2),
+            "top_logprobs",
+            15_520,
+        ),
+        (
+            "/v1/chat/completions/batch",
+            batch(3, 4),
+            batch(3, 5),
+            "top_logprobs",
+            11_640,
+        ),
+        (
+            "/v1/completions",
+            completion(12),
+            completion(20),
+            "logprobs",
+            15_520,
+        ),
+        (
+            "/v1/completions",
+            echo(11),
+            echo(20),
+            "prompt_logprobs",
+            16_136,
+        ),
+        (
+            "/v1/responses",
+            response(12),
+            response(20),
+            "top_logprobs",
+            15_520,
+        ),
+        ("/completion", llama(12), llama(20), "n_probs", 15_520),
+    ];
+    for (path, fits, exceeds, field, bytes) in cases {
+        let answer = server.post(path, &fits);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+        let answer = server.post(path, &exceeds);
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text);
+        let error = answer.json()["error"].clone();
+        assert_eq!(error["param"], field, "{path}: {error}");
+        let message = error["message"].as_str().expect("a message");
+        let numbers = format!("up to {bytes} bytes; this server's are at most 10000");
+        assert!(message.contains(&numbers), "{path}: {message}");
+    }
+    let without = with(
+        &echo(1),
+        &json!({"prompt": [1], "echo": false, "logprobs": null, "max_tokens": 2000}),
+    );
+    let error = server.post("/v1/completions", &without).json()["error"].clone();
+    assert_eq!(error["param"], "max_tokens", "{error}");
+    server.wait_until_idle();
+}

@@ -1,6 +1,7 @@
 //! Ranking documents: by the probabilities of two answers, and by embeddings.
 
-use crate::harness::{CHAT, Server, config, renamed, with};
+use crate::harness::{CHAT, Server, config, renamed, server_of, with};
+use crate::packed;
 use folio::backend::reference::ReferenceBackend;
 use folio::engine;
 use folio::model::{Model, demo};
@@ -8,6 +9,7 @@ use folio::server::{Reranker, ServerOptions};
 use folio::text::TextModel;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const DOCUMENTS: [&str; 3] = [
     "The cat sleeps on the mat.",
@@ -283,5 +285,55 @@ fn other_models_compare_embeddings() {
     let cut =
         |text: &str| score(json!({"text_1": "Who?", "text_2": text, "max_tokens_per_doc": 4}));
     close(&cut(&long), &cut(&long[..200]));
+    server.wait_until_idle();
+}
+
+/// A query is in each of the prompts, so one that no prompt has room for is refused before anything is made of it.
+#[test]
+fn a_query_that_no_prompt_has_room_for_is_refused_by_its_name() {
+    let query = "a ".repeat(300_000);
+    let documents: Vec<_> = (0..1000).map(|index| format!("{index}")).collect();
+    let forms = [
+        ("/v1/rerank", "query", "documents"),
+        ("/v2/rerank", "query", "documents"),
+        ("/rerank", "query", "texts"),
+        ("/score", "text_1", "text_2"),
+        ("/score", "data_1", "data_2"),
+        ("/score", "queries", "documents"),
+        ("/score", "queries", "items"),
+    ];
+    let cross_encoder = server_of(&packed::model("encoders/bert-rerank"));
+    let others = [Reranker::YesNo, Reranker::Embedding].map(|reranker| server(Some(reranker)));
+    for server in others.iter().chain([&cross_encoder]) {
+        for (path, of_query, of_documents) in forms {
+            for more in [json!({}), json!({"truncate_prompt_tokens": -1})] {
+                let body = json!({of_query: query, of_documents: documents});
+                let started = Instant::now();
+                let answer = server.post(path, &with(&body, &more));
+                assert_eq!(answer.status, 400, "{path}: {}", answer.text);
+                let error = answer.json()["error"].clone();
+                assert_eq!(error["param"], of_query, "{path}: {error}");
+                assert_eq!(error["code"], "context_length_exceeded", "{path}: {error}");
+                assert!(started.elapsed() < Duration::from_secs(5), "{path}");
+            }
+        }
+        server.wait_until_idle();
+    }
+}
+
+/// Errors of `/score` name the fields of its forms.
+#[test]
+fn a_document_that_is_too_long_is_refused_by_its_name() {
+    let long = "The cat sleeps on the mat. ".repeat(500);
+    let server = server(Some(Reranker::Embedding));
+    for (of_query, of_documents) in [
+        ("text_1", "text_2"),
+        ("data_1", "data_2"),
+        ("queries", "items"),
+    ] {
+        let answer = server.post("/score", &json!({of_query: "Who?", of_documents: long}));
+        assert_eq!(answer.status, 400, "{}", answer.text);
+        assert_eq!(answer.json()["error"]["param"], of_documents);
+    }
     server.wait_until_idle();
 }

@@ -4,7 +4,7 @@
 use crate::cli::options::{EngineArgs, ModelArgs};
 use crate::cli::request::{server_options, set_field};
 use crate::cli::session::{Opened, Tells};
-use crate::cli::terminal::output::result;
+use crate::cli::terminal::output::{note, result};
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
 use folio::config::DiskConfig;
@@ -76,7 +76,10 @@ fn import(args: &ImportArgs) -> Result<()> {
     result(format_args!(
         "{count} blocks are in {}",
         args.kv_disk.display()
-    ))
+    ))?;
+    // They belong to no key, and several keys share nothing unless they may.
+    note("a server with several API keys finds these blocks with --share-prefixes only");
+    Ok(())
 }
 
 /// Looks at the beginning of a file, before all of it is read.

@@ -4,7 +4,7 @@
 //! receiver. All tokens of a choice that are ready at a poll are merged into one delta. A slow reader therefore gets
 //! fewer and longer deltas, and no buffer grows beyond the receivers' own bounds.
 
-use super::weight;
+use super::weight::Weight;
 use crate::engine::handle::EngineInfo;
 use crate::engine::request::{
     Cached, DraftReport, Event, FinishReason, PrefixReport, Progress, PromptEvent, Request,
@@ -372,7 +372,8 @@ impl Generation {
         let info = state.ready()?;
         let bytes_max = state.shared.options.limits.reply_bytes_max;
         let refused = |error: SubmitError| ApiError::refused(&error, sampling.names);
-        weight::check(prompts, &sampling.params, info.max_model_len, bytes_max).map_err(refused)?;
+        let weight = Weight::new(prompts, &sampling.params, info.max_model_len);
+        weight.check(bytes_max).map_err(refused)?;
         let tokenizer = state.text.tokenizer.as_ref();
         let params = sampling.params_of(shape, tokenizer, info.vocab)?;
         let reader = Reader::new(sampling, shape, &params, (state, info));

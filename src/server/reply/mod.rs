@@ -17,7 +17,7 @@ pub(crate) mod openai;
 pub(crate) mod responses;
 mod timings;
 pub(crate) mod vectors;
-mod weight;
+pub(crate) mod weight;
 
 use super::wire::error::{ApiError, Dialect};
 use super::wire::sse;

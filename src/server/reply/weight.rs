@@ -8,33 +8,55 @@ const LOGPROB_BYTES: u64 = 128;
 /// Bytes of the text of a token.
 const TOKEN_BYTES: u64 = 8;
 
-/// Refuses requests whose reply may have more than `bytes_max` bytes. `context` is the model's, in tokens.
-pub(super) fn check(
-    prompts: &[Arc<[u32]>],
-    params: &SamplingParams,
-    context: u32,
-    bytes_max: u64,
-) -> Result<(), SubmitError> {
-    let of_prompts = prompts
-        .iter()
-        .map(|prompt| prompt_bytes(prompt.len(), params))
-        .fold(0, u64::saturating_add);
-    let of_answers = prompts
-        .iter()
-        .map(|prompt| answer_bytes(prompt.len(), params, context));
-    let of_answers = of_answers.fold(0, u64::saturating_add);
-    let bytes = of_prompts.saturating_add(of_answers);
-    if bytes <= bytes_max {
-        return Ok(());
+/// The most bytes that a reply may have, by what its request asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weight {
+    of_prompts: u64,
+    of_answers: u64,
+    has_logprobs: bool,
+}
+
+impl Weight {
+    /// That of the reply to prompts. `context` is the model's, in tokens.
+    pub(crate) fn new(prompts: &[Arc<[u32]>], params: &SamplingParams, context: u32) -> Self {
+        let of_prompts = prompts
+            .iter()
+            .map(|prompt| prompt_bytes(prompt.len(), params));
+        let of_answers = prompts
+            .iter()
+            .map(|prompt| answer_bytes(prompt.len(), params, context));
+        Self {
+            of_prompts: of_prompts.fold(0, u64::saturating_add),
+            of_answers: of_answers.fold(0, u64::saturating_add),
+            has_logprobs: params.logprobs.is_some(),
+        }
     }
-    let field = match () {
-        () if of_prompts > of_answers => "prompt_logprobs",
-        () if params.logprobs.is_some() => "logprobs",
-        () => "max_tokens",
-    };
-    let message =
-        format!("asks for a reply of up to {bytes} bytes; this server's are at most {bytes_max}");
-    Err(SubmitError::Invalid { field, message })
+
+    /// That of a reply with the answers of both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            of_prompts: self.of_prompts.saturating_add(other.of_prompts),
+            of_answers: self.of_answers.saturating_add(other.of_answers),
+            has_logprobs: self.has_logprobs || other.has_logprobs,
+        }
+    }
+
+    /// Refuses a reply that may have more than `bytes_max` bytes.
+    pub(crate) fn check(self, bytes_max: u64) -> Result<(), SubmitError> {
+        let bytes = self.of_prompts.saturating_add(self.of_answers);
+        if bytes <= bytes_max {
+            return Ok(());
+        }
+        let field = match () {
+            () if self.of_prompts > self.of_answers => "prompt_logprobs",
+            () if self.has_logprobs => "logprobs",
+            () => "max_tokens",
+        };
+        let message = format!(
+            "asks for a reply of up to {bytes} bytes; this server's are at most {bytes_max}"
+        );
+        Err(SubmitError::Invalid { field, message })
+    }
 }
 
 /// Bytes of a prompt's logprobs, which every choice repeats.

@@ -5,15 +5,16 @@ use crate::server::guards::{Client, GivenId, read_object};
 use crate::server::parameters::kind::wrong;
 use crate::server::parameters::read;
 use crate::server::parameters::table::ChatRequest;
-use crate::server::routes::chat;
+use crate::server::reply::weight::Weight;
+use crate::server::routes::chat::{self, AskedChat};
 use crate::server::state::ModelState;
 use crate::server::wire::error::ApiError;
+use crate::server::wire::json::write;
 use axum::Json;
 use axum::extract::{Request, State};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use serde_json::{Map, Value};
-use std::sync::Arc;
 
 /// Maximum conversations that are answered at once, so that one request does not fill the queue.
 const CONVERSATIONS_AT_ONCE: usize = 16;
@@ -29,24 +30,53 @@ pub(crate) async fn chats(
         conversations(body, most)
     })
     .await?;
-    let rest = Arc::new(rest);
-    let answers = conversations.into_iter().map(|messages| {
-        let (state, rest, id) = (state.clone(), rest.clone(), id.clone());
-        async move {
-            let mut body = Map::clone(&rest);
-            body.insert("messages".to_owned(), messages);
-            let request: ChatRequest = read::whole(body, &state)?;
-            let response = chat::answer(&state, (client, id), request).await?;
-            let bytes = response.into_body().collect().await;
-            let bytes = bytes.map_err(|_| ApiError::internal())?.to_bytes();
-            serde_json::from_slice::<Value>(&bytes).map_err(|_| ApiError::internal())
-        }
-    });
+    // Each conversation has its own copy of the other fields.
+    let charge = state.shared.memory.request();
+    let copied = write(&rest).len() * (conversations.len() - 1);
+    charge.add(copied as u64)?;
+    let asked = conversations
+        .into_iter()
+        .map(|messages| asked(&state, client, &rest, messages));
+    let asked: Vec<_> = stream::iter(asked)
+        .buffered(CONVERSATIONS_AT_ONCE)
+        .try_collect()
+        .await?;
+    // Their answers come in one reply, so they are weighed together before anything is computed.
+    let info = state.ready()?;
+    let weights = asked.iter().map(|asked| asked.weight(info));
+    let weight = weights.fold(Weight::default(), Weight::and);
+    weight
+        .check(state.shared.options.limits.reply_bytes_max)
+        .map_err(|error| ApiError::refused(&error, chat::NAMES))?;
+    let answers = asked
+        .into_iter()
+        .map(|asked| answer(&state, asked, id.clone()));
     let answers: Vec<Value> = stream::iter(answers)
         .buffered(CONVERSATIONS_AT_ONCE)
         .try_collect()
         .await?;
     Ok(Json(joined(answers)))
+}
+
+/// One conversation with the fields of all, as a request of its own.
+async fn asked(
+    state: &ModelState,
+    client: Client,
+    rest: &Map<String, Value>,
+    messages: Value,
+) -> Result<AskedChat, ApiError> {
+    let mut body = rest.clone();
+    body.insert("messages".to_owned(), messages);
+    let request: ChatRequest = read::whole(body, state)?;
+    AskedChat::new(state, client, request).await
+}
+
+/// The answer to one conversation, as JSON.
+async fn answer(state: &ModelState, asked: AskedChat, id: GivenId) -> Result<Value, ApiError> {
+    let response = asked.answer(state, id).await?;
+    let bytes = response.into_body().collect().await;
+    let bytes = bytes.map_err(|_| ApiError::internal())?.to_bytes();
+    serde_json::from_slice(&bytes).map_err(|_| ApiError::internal())
 }
 
 /// The conversations of a request, and its other fields.

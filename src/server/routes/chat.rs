@@ -13,6 +13,7 @@ use crate::server::parameters::{read, tools};
 use crate::server::reply::generation::Generation;
 use crate::server::reply::openai::{Kind, OpenAiReply, PromptPart};
 use crate::server::reply::respond;
+use crate::server::reply::weight::Weight;
 use crate::server::state::{ALWAYS, ModelState, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, Names, name_of, shorten};
 use crate::text::answer::{AnswerFormat, AnswerParser, ToolChoice, calls_or_json, forced_calls};
@@ -34,39 +35,68 @@ pub(crate) async fn chat(
 ) -> Result<Response, ApiError> {
     let (client, id) = (Client::of(&request), GivenId::of(&request));
     let request: ChatRequest = read::read(request, &state).await?;
-    answer(&state, (client, id), request).await
+    let asked = AskedChat::new(&state, client, request).await?;
+    asked.answer(&state, id).await
 }
 
-/// The answer to a chat request, which may name it.
-pub(crate) async fn answer(
-    state: &ModelState,
-    (client, id): (Client, GivenId),
-    request: ChatRequest,
-) -> Result<Response, ApiError> {
-    let echoes = request.echo;
-    let turn = turn(request)?;
-    let echo = if echoes {
-        turn.conversation.last_answer()
-    } else {
-        None
-    };
-    let Begun {
-        generation,
-        sampling,
-        prompts,
-        info,
-    } = begin(state, client, turn).await?;
-    // A conversation that is echoed has one prompt.
-    let prompts = prompts
-        .into_iter()
-        .map(|ids| PromptPart {
-            ids,
-            echo: echo.clone(),
-        })
-        .collect();
-    let form =
-        OpenAiReply::new(Kind::Chat, (state, info), &sampling, prompts).named(id.0.as_deref());
-    respond(generation, form, sampling.stream).await
+/// A chat request of whose answer nothing is computed yet.
+pub(crate) struct AskedChat {
+    prepared: Prepared,
+    /// The text that the answer begins with.
+    echo: Option<String>,
+}
+
+impl AskedChat {
+    /// Reads a request, and renders and encodes its conversation.
+    pub(crate) async fn new(
+        state: &ModelState,
+        client: Client,
+        request: ChatRequest,
+    ) -> Result<Self, ApiError> {
+        let echoes = request.echo;
+        let turn = turn(request)?;
+        let echo = if echoes {
+            turn.conversation.last_answer()
+        } else {
+            None
+        };
+        let prepared = prepare(state, client, turn).await?;
+        Ok(Self { prepared, echo })
+    }
+
+    /// The most bytes that its answer may have.
+    pub(crate) fn weight(&self, info: &EngineInfo) -> Weight {
+        let Prepared {
+            sampling, prompts, ..
+        } = &self.prepared;
+        Weight::new(prompts, &sampling.params, info.max_model_len)
+    }
+
+    /// The answer, which may be named.
+    pub(crate) async fn answer(
+        self,
+        state: &ModelState,
+        id: GivenId,
+    ) -> Result<Response, ApiError> {
+        let Self { prepared, echo } = self;
+        let Begun {
+            generation,
+            sampling,
+            prompts,
+            info,
+        } = prepared.begin(state)?;
+        // A conversation that is echoed has one prompt.
+        let prompts = prompts
+            .into_iter()
+            .map(|ids| PromptPart {
+                ids,
+                echo: echo.clone(),
+            })
+            .collect();
+        let form =
+            OpenAiReply::new(Kind::Chat, (state, info), &sampling, prompts).named(id.0.as_deref());
+        respond(generation, form, sampling.stream).await
+    }
 }
 
 fn turn(request: ChatRequest) -> Result<Turn, ApiError> {
@@ -116,6 +146,36 @@ pub(crate) async fn begin(
     client: Client,
     turn: Turn,
 ) -> Result<Begun<'_>, ApiError> {
+    prepare(state, client, turn).await?.begin(state)
+}
+
+/// A turn with its prompt, of whose answer nothing is computed yet.
+struct Prepared {
+    sampling: Sampling,
+    prompts: Vec<Arc<[u32]>>,
+    shape: Shape,
+}
+
+impl Prepared {
+    fn begin(self, state: &ModelState) -> Result<Begun<'_>, ApiError> {
+        let info = state.ready()?;
+        let Self {
+            sampling,
+            prompts,
+            shape,
+        } = self;
+        let generation = Generation::submit(state, &prompts, &sampling, &shape)?;
+        Ok(Begun {
+            generation,
+            sampling,
+            prompts,
+            info,
+        })
+    }
+}
+
+/// Reads a turn, compiles its grammar, and renders and encodes its conversation.
+async fn prepare(state: &ModelState, client: Client, turn: Turn) -> Result<Prepared, ApiError> {
     let info = state.ready()?;
     let Turn {
         conversation,
@@ -142,13 +202,10 @@ pub(crate) async fn begin(
     let mut shape = form.shape(state, &ids, continued.as_deref());
     shape.images = images;
     shape.answer = shape.answer.telling_apart(parsing);
-    let prompts = vec![ids];
-    let generation = Generation::submit(state, &prompts, &sampling, &shape)?;
-    Ok(Begun {
-        generation,
+    Ok(Prepared {
         sampling,
-        prompts,
-        info,
+        prompts: vec![ids],
+        shape,
     })
 }
 

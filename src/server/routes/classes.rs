@@ -16,6 +16,7 @@ use crate::text::{PairIds, PairLimits, TextModel};
 use axum::Json;
 use axum::extract::{Request, State};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// How pairs that are too long are cut.
@@ -31,7 +32,7 @@ pub(crate) struct Cut {
 
 /// Pairs of texts, and how they are read.
 pub(crate) struct Pairs {
-    pub(crate) pairs: Vec<[String; 2]>,
+    pub(crate) pairs: Vec<[Arc<str>; 2]>,
     pub(crate) cut: Cut,
     pub(crate) queueing: Queueing,
     /// The engine's field names and the request's, where they differ.
@@ -92,13 +93,11 @@ pub(crate) async fn logits_of_pairs(
     let base = embeddings::base_request(&queueing, client, pooling);
     base.check_without_prompt(info.vocab, info.max_model_len)
         .map_err(|error| ApiError::refused(&error, names))?;
-    let room = embeddings::tokens_max(state, info);
     let pairs = encoded(state, info, pairs, (cut, names)).await?;
     let (ids, seconds): (Vec<_>, Vec<_>) = pairs
         .into_iter()
         .map(|pair| (pair.ids, pair.second))
         .unzip();
-    embeddings::check_lengths(&ids, room).map_err(|error| ApiError::refused(&error, names))?;
     let tokens = ids.iter().map(Vec::len).sum();
     let requests = ids.into_iter().zip(seconds).map(|(ids, second)| {
         let second = if info.marks_texts { second } else { None };
@@ -112,11 +111,20 @@ pub(crate) async fn logits_of_pairs(
     Ok((rows.iter().map(|row| head.logits(row)).collect(), tokens))
 }
 
-/// Pairs as token ids, cut as the request says.
+/// A text as a model reads it.
+fn cased(text: &str, lowercases: bool) -> Cow<'_, str> {
+    if lowercases {
+        text.to_lowercase().into()
+    } else {
+        text.into()
+    }
+}
+
+/// Pairs as token ids, cut as the request says. Fails at the first one that is longer than the model reads.
 async fn encoded(
     state: &ModelState,
     info: &EngineInfo,
-    mut pairs: Vec<[String; 2]>,
+    pairs: Vec<[Arc<str>; 2]>,
     (cut, names): (Cut, Names),
 ) -> Result<Vec<PairIds>, ApiError> {
     let field = name_of("prompt", names);
@@ -129,32 +137,33 @@ async fn encoded(
             }
         }
     }
-    let room = embeddings::tokens_max(state, info) as usize;
+    let room = embeddings::tokens_max(state, info);
     let size = |most: Option<i64>, all| match most {
         None => usize::MAX,
         Some(most) => usize::try_from(most).map_or(all, |most| most.min(all)),
     };
     let limits = PairLimits {
-        whole: size(cut.whole, room),
+        whole: size(cut.whole, room as usize),
         second: size(cut.second, usize::MAX),
         keeps_end: cut.keeps_end,
     };
-    let bytes = pairs.iter().flatten().map(String::len).sum();
+    let bytes = pairs.iter().flatten().map(|text| text.len()).sum();
     state
         .with_text(bytes, move |text: &TextModel| {
             let tokenizer = text.tokenizer.as_ref().ok_or_else(|| {
                 ApiError::unsupported("model", "this model has no tokenizer, which pairs need")
             })?;
             let lowercases = text.sentence.as_ref().is_some_and(|own| own.lowercases);
-            let encode = |[first, second]: &mut [String; 2]| {
-                if lowercases {
-                    (*first, *second) = (first.to_lowercase(), second.to_lowercase());
-                }
-                tokenizer
-                    .encode_pair([first, second], Some(limits))
-                    .map_err(|error| ApiError::invalid(field, error.to_string()))
+            let encode = |[first, second]: &[Arc<str>; 2]| {
+                let texts = [cased(first, lowercases), cased(second, lowercases)];
+                let pair = tokenizer
+                    .encode_pair([&texts[0], &texts[1]], Some(limits))
+                    .map_err(|error| ApiError::invalid(field, error.to_string()))?;
+                embeddings::check_lengths(std::slice::from_ref(&pair.ids), room)
+                    .map_err(|error| ApiError::refused(&error, names))?;
+                Ok::<_, ApiError>(pair)
             };
-            pairs.iter_mut().map(encode).collect()
+            pairs.iter().map(encode).collect()
         })
         .await?
 }

@@ -29,7 +29,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// The engine's field names and those of these requests, where they differ.
 const NAMES: Names = &[("prompt", "documents")];
@@ -46,6 +46,21 @@ const JUDGE: &str = "Judge whether the Document meets the requirements based on 
 /// Its default instruction.
 const INSTRUCTION: &str =
     "Given a web search query, retrieve relevant passages that answer the query";
+
+/// A query and a document. The query is shared by the pairs that it is in.
+type Pair = (Arc<str>, Arc<str>);
+
+/// Each document with the query.
+fn pairs(query: String, documents: &[Arc<str>]) -> Vec<Pair> {
+    let query: Arc<str> = query.into();
+    let pairs = documents.iter().map(|one| (query.clone(), one.clone()));
+    pairs.collect()
+}
+
+/// Texts that are shared from now on.
+fn shared(texts: Vec<String>) -> Vec<Arc<str>> {
+    texts.into_iter().map(Arc::from).collect()
+}
 
 /// The forms of a request to `/rerank`.
 enum RerankRequest {
@@ -89,11 +104,8 @@ async fn rerank_documents(
     request: RerankDocumentsRequest,
 ) -> Result<Json<Value>, ApiError> {
     let model = adapters::base(state, &request.judging.target)?;
-    let pairs = request
-        .documents
-        .iter()
-        .map(|document| (request.query.clone(), document.clone()))
-        .collect();
+    let documents = shared(request.documents);
+    let pairs = pairs(request.query, &documents);
     let is_raw = !request.judging.use_activation;
     let (scores, tokens) = scores(state, client, pairs, request.judging, NAMES).await?;
     let scores = scores.iter().map(|found| found.usual_or_raw(is_raw));
@@ -102,7 +114,7 @@ async fn rerank_documents(
         .map(|(index, score)| {
             let mut result = json!({"index": index, "relevance_score": score});
             if request.return_documents {
-                result["document"] = json!({"text": request.documents[index]});
+                result["document"] = json!({"text": &*documents[index]});
             }
             result
         })
@@ -124,11 +136,8 @@ async fn rerank_texts(
     if request.truncate && request.judging.truncate_prompt_tokens.is_none() {
         request.judging.truncate_prompt_tokens = Some(-1);
     }
-    let pairs = request
-        .texts
-        .iter()
-        .map(|text| (request.query.clone(), text.clone()))
-        .collect();
+    let texts = shared(request.texts);
+    let pairs = pairs(request.query, &texts);
     let is_raw = request.raw_scores || !request.judging.use_activation;
     let (scores, _) = scores(state, client, pairs, request.judging, NAMES).await?;
     let scores = scores.iter();
@@ -139,7 +148,7 @@ async fn rerank_texts(
             .map(|(index, score)| {
                 let mut result = json!({"index": index, "score": score});
                 if request.return_text {
-                    result["text"] = request.texts[index].as_str().into();
+                    result["text"] = Value::from(&*texts[index]);
                 }
                 result
             })
@@ -199,7 +208,8 @@ async fn room(
 
 /// What is scored, under whatever names.
 struct Scored {
-    names: [&'static str; 2],
+    /// Those of the `query` and of the documents, which are the engine's `prompt`.
+    names: Names,
     queries: Vec<String>,
     documents: Vec<String>,
     judging: Judging,
@@ -217,7 +227,7 @@ impl Scored {
                 judging,
             } = request;
             return Ok(Self {
-                names: ["data_1", "data_2"],
+                names: &[("query", "data_1"), ("prompt", "data_2")],
                 queries: data_1,
                 documents: data_2,
                 judging,
@@ -231,7 +241,7 @@ impl Scored {
                 judging,
             } = request;
             return Ok(Self {
-                names: ["queries", "items"],
+                names: &[("query", "queries"), ("prompt", "items")],
                 queries,
                 documents: items,
                 judging,
@@ -245,7 +255,7 @@ impl Scored {
                 judging,
             } = request;
             return Ok(Self {
-                names: ["queries", "documents"],
+                names: &[("query", "queries"), ("prompt", "documents")],
                 queries,
                 documents,
                 judging,
@@ -258,7 +268,7 @@ impl Scored {
             judging,
         } = request;
         Ok(Self {
-            names: ["text_1", "text_2"],
+            names: &[("query", "text_1"), ("prompt", "text_2")],
             queries: text_1,
             documents: text_2,
             judging,
@@ -277,13 +287,14 @@ pub(crate) async fn score(
         Scored::read(body, &owned)
     });
     let Scored {
-        names: [query, document],
+        names,
         queries,
         documents,
         judging,
     } = request.await?;
     let model = adapters::base(&state, &judging.target)?;
     if queries.len() > 1 && queries.len() != documents.len() {
+        let [query, document] = ["query", "prompt"].map(|field| name_of(field, names));
         let message = format!(
             "`{query}` must be one text, or as many as `{document}` ({}), not {}",
             documents.len(),
@@ -291,9 +302,10 @@ pub(crate) async fn score(
         );
         return Err(ApiError::invalid(query, message));
     }
+    let (queries, documents) = (shared(queries), shared(documents));
     let pairs = queries.iter().cycle().cloned().zip(documents).collect();
     let is_raw = !judging.use_activation;
-    let (scores, tokens) = scores(&state, client, pairs, judging, NAMES).await?;
+    let (scores, tokens) = scores(&state, client, pairs, judging, names).await?;
     let data: Vec<_> = scores
         .into_iter()
         .map(|found| found.usual_or_raw(is_raw))
@@ -310,25 +322,40 @@ pub(crate) async fn score(
     })))
 }
 
+/// Refuses a query that no prompt has room for, before anything is made of it for each document.
+fn check_queries(pairs: &[Pair], names: Names, info: &EngineInfo) -> Result<(), ApiError> {
+    let most = prompt_bytes_max(info);
+    let longest = pairs.iter().map(|(query, _)| query.len()).max();
+    let Some(bytes) = longest.filter(|bytes| *bytes > most) else {
+        return Ok(());
+    };
+    let has = format!("your query has {bytes} bytes, of at most {most}");
+    let field = name_of("query", names);
+    Err(ApiError::context_length(field, info.max_model_len, &has))
+}
+
 /// A score for each pair of a query and a document, and the number of tokens that were read.
 async fn scores(
     state: &ModelState,
     client: Client,
-    mut pairs: Vec<(String, String)>,
+    mut pairs: Vec<Pair>,
     judging: Judging,
     names: Names,
 ) -> Result<(Vec<Relevance>, usize), ApiError> {
-    if let Some(head) = state.ready()?.classes.clone() {
+    let info = state.ready()?;
+    check_queries(&pairs, names, info)?;
+    if let Some(head) = info.classes.clone() {
         return classified(state, client, &head, pairs, (judging, names)).await;
     }
     let longest = judging.instruction.as_ref().map_or(0, String::len);
-    if longest > prompt_bytes_max(state.ready()?) {
+    if longest > prompt_bytes_max(info) {
         let message = "`instruction` is longer than the context";
         return Err(ApiError::invalid("instruction", message));
     }
     let mut most = judging.document_tokens_max();
     if judging.is_cut_to_fit() {
-        let queries: BTreeSet<_> = pairs.iter().map(|(query, _)| query.clone()).collect();
+        let mut queries: Vec<_> = pairs.iter().map(|(query, _)| query.clone()).collect();
+        queries.dedup();
         for query in queries {
             let room = room(state, &query, &judging, names).await?;
             most = most.into_iter().chain([room]).min();
@@ -364,7 +391,7 @@ async fn classified(
     state: &ModelState,
     client: Client,
     head: &ClassHead,
-    pairs: Vec<(String, String)>,
+    pairs: Vec<Pair>,
     (judging, names): (Judging, Names),
 ) -> Result<(Vec<Relevance>, usize), ApiError> {
     if head.spec.labels.len() > 1 {
@@ -400,10 +427,10 @@ async fn classified(
 /// The pairs with at most `most` tokens of each document: its first ones, or its last ones.
 async fn cut(
     state: &ModelState,
-    pairs: Vec<(String, String)>,
+    pairs: Vec<Pair>,
     (most, keeps_end): (usize, bool),
     names: Names,
-) -> Result<Vec<(String, String)>, ApiError> {
+) -> Result<Vec<Pair>, ApiError> {
     let bytes = pairs.iter().map(|(_, document)| document.len()).sum();
     state
         .with_text(bytes, move |text: &TextModel| {
@@ -425,8 +452,8 @@ async fn cut(
                     };
                     // A character that is cut in two is left out.
                     let mut decoder = TextStream::new(Some(tokenizer.clone()), &[], false);
-                    let document = kept.iter().map(|id| decoder.push(*id).text).collect();
-                    Ok((query, document))
+                    let document: String = kept.iter().map(|id| decoder.push(*id).text).collect();
+                    Ok((query, document.into()))
                 })
                 .collect::<Result<_, crate::text::TokenizerError>>()
         })
@@ -438,23 +465,26 @@ async fn cut(
 async fn compared(
     state: &ModelState,
     client: Client,
-    pairs: Vec<(String, String)>,
+    pairs: Vec<Pair>,
     (judging, names): (Judging, Names),
 ) -> Result<(Vec<f64>, usize), ApiError> {
-    // How embedding models are given an instruction: with the query only.
-    let query = |query: String| match &judging.instruction {
-        Some(instruction) => format!("Instruct: {instruction}\nQuery:{query}"),
-        None => query,
-    };
-    let (mut queries, documents): (Vec<_>, Vec<_>) = pairs
-        .into_iter()
-        .map(|(text, document)| (query(text), document))
-        .unzip();
+    let (mut queries, documents): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
     // One query is embedded once.
     if queries.iter().all(|query| *query == queries[0]) {
         queries.truncate(1);
     }
-    let (count, texts) = (queries.len(), [queries, documents].concat());
+    let count = queries.len();
+    // Each query has its own copy of the instruction.
+    let charge = state.shared.memory.request();
+    let copied = judging.instruction.as_ref().map_or(0, String::len);
+    charge.add((copied as u64).saturating_mul(count as u64))?;
+    let queries = queries.iter().map(|query| match &judging.instruction {
+        // How embedding models are given an instruction: with the query only.
+        Some(instruction) => format!("Instruct: {instruction}\nQuery:{query}"),
+        None => query.to_string(),
+    });
+    let texts = queries.chain(documents.iter().map(|document| document.to_string()));
+    let texts = texts.collect();
     let mut inputs = Inputs::new(Prompts::texts(texts), judging.queueing);
     inputs.names = names;
     let (vectors, tokens) = embeddings::vectors(state, client, inputs).await?;
@@ -484,7 +514,7 @@ async fn compared(
 async fn judged(
     state: &ModelState,
     client: Client,
-    pairs: Vec<(String, String)>,
+    pairs: Vec<Pair>,
     (judging, names): (&Judging, Names),
 ) -> Result<(Vec<f64>, usize), ApiError> {
     let info = state.ready()?;

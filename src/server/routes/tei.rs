@@ -21,6 +21,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 /// The engine's field names and those of these requests, where they differ.
 const NAMES: Names = &[("prompt", "inputs")];
@@ -102,7 +103,7 @@ pub(crate) async fn predict(
         is_pair.push(matches!(sequence, TeiSequence::Pair(_)));
         match sequence {
             TeiSequence::One(text) => texts.push(text),
-            TeiSequence::Pair(pair) => pairs.push(pair),
+            TeiSequence::Pair(pair) => pairs.push(pair.map(Arc::from)),
         }
     }
     let mut ones = Inputs::new(Prompts::texts(texts), request.queueing.again());

@@ -7,7 +7,7 @@ fn field(prompts: &[usize], params: &SamplingParams) -> Option<&'static str> {
         .iter()
         .map(|&length| vec![0; length].into())
         .collect();
-    match check(&prompts, params, 100_000, 10_000_000) {
+    match Weight::new(&prompts, params, 100_000).check(10_000_000) {
         Err(SubmitError::Invalid { field, message }) => {
             assert!(message.contains(" 10000000"), "{message}");
             Some(field)
