@@ -483,7 +483,10 @@ fn add_content(
                 other => return Err(wrong(&format!("{name}.text"), "a string", other)),
             },
             "image" if reads_images => pieces.push(Piece::Image(images::from_block(&name, block)?)),
-            "image" => Piece::add_text(pieces, images::UNSEEN),
+            "image" => {
+                images::source_of(&name, block)?;
+                Piece::add_text(pieces, images::UNSEEN);
+            }
             "document" | "search_result" => add_document(&name, block, reads_images, pieces)?,
             "tool_reference" => {
                 Piece::add_text(pieces, block["tool_name"].as_str().unwrap_or_default());

@@ -843,7 +843,10 @@ fn pieces(at: &str, content: &Value, images: Images) -> Result<Vec<Piece>, ApiEr
             ("input_image", Images::Read) => {
                 pieces.push(Piece::Image(images::from_part(&at, part)?));
             }
-            ("input_image", Images::Named) => Piece::add_text(&mut pieces, images::UNSEEN),
+            ("input_image", Images::Named) => {
+                images::url_of(&at, part)?;
+                Piece::add_text(&mut pieces, images::UNSEEN);
+            }
             ("input_image", Images::Refused) => return Err(images::not_of_user(&at)),
             _ => Piece::add_text(&mut pieces, part_text(&at, part)?),
         }

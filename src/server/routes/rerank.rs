@@ -483,7 +483,7 @@ async fn compared(
         Some(instruction) => format!("Instruct: {instruction}\nQuery:{query}"),
         None => query.to_string(),
     });
-    let texts = queries.chain(documents.iter().map(|document| document.to_string()));
+    let texts = queries.chain(documents.iter().map(ToString::to_string));
     let texts = texts.collect();
     let mut inputs = Inputs::new(Prompts::texts(texts), judging.queueing);
     inputs.names = names;

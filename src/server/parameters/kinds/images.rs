@@ -92,28 +92,27 @@ pub(crate) fn from_base64(at: &str, text: &str) -> Result<GivenImage, ApiError> 
 
 /// The image in OpenAI's parts `image_url` and `input_image`; this one is called `at`.
 pub(crate) fn from_part(at: &str, part: &Value) -> Result<GivenImage, ApiError> {
+    from_url(at, url_of(at, part)?)
+}
+
+/// The URL of such a part.
+pub(crate) fn url_of<'a>(at: &str, part: &'a Value) -> Result<&'a str, ApiError> {
     let field = format!("{at}.image_url");
-    let (url, detail) = match &part["image_url"] {
+    let image = &part["image_url"];
+    match image {
         Value::String(url) => {
             check_detail(&format!("{at}.detail"), &part["detail"])?;
-            return from_url(at, url);
+            Ok(url)
         }
-        Value::Object(object) => {
-            let url = object.get("url").unwrap_or(&Value::Null);
-            let url = url.as_str();
-            let url = url.ok_or_else(|| {
-                wrong(
-                    &format!("{field}.url"),
-                    "a string",
-                    &part["image_url"]["url"],
-                )
-            })?;
-            (url, object.get("detail").unwrap_or(&Value::Null))
+        Value::Object(_) => {
+            let url = image["url"].as_str();
+            let url =
+                url.ok_or_else(|| wrong(&format!("{field}.url"), "a string", &image["url"]))?;
+            check_detail(&format!("{field}.detail"), &image["detail"])?;
+            Ok(url)
         }
-        other => return Err(wrong(&field, "an object with a `url`", other)),
-    };
-    check_detail(&format!("{field}.detail"), detail)?;
-    from_url(at, url)
+        other => Err(wrong(&field, "an object with a `url`", other)),
+    }
 }
 
 /// Refuses another size than the model's own.
@@ -134,14 +133,32 @@ fn check_detail(at: &str, detail: &Value) -> Result<(), ApiError> {
 
 /// The image in Anthropic's block `image`, which is called `at`.
 pub(crate) fn from_block(at: &str, block: &Value) -> Result<GivenImage, ApiError> {
+    match source_of(at, block)? {
+        Source::Base64(data) => from_base64(at, data),
+        Source::Url(url) => from_url(at, url),
+    }
+}
+
+/// Where such a block has its image.
+pub(crate) enum Source<'a> {
+    Base64(&'a str),
+    Url(&'a str),
+}
+
+/// The source of such a block.
+pub(crate) fn source_of<'a>(at: &str, block: &'a Value) -> Result<Source<'a>, ApiError> {
     let source = &block["source"];
     let text = |field: &str| {
         let text = source[field].as_str();
         text.ok_or_else(|| wrong(&format!("{at}.source.{field}"), "a string", &source[field]))
     };
+    match &source["media_type"] {
+        Value::Null | Value::String(_) => {}
+        other => return Err(wrong(&format!("{at}.source.media_type"), "a string", other)),
+    }
     match text("type")? {
-        "base64" => from_base64(at, text("data")?),
-        "url" => from_url(at, text("url")?),
+        "base64" => text("data").map(Source::Base64),
+        "url" => text("url").map(Source::Url),
         kind => {
             let message = format!("images of source {} are not supported", shorten(kind));
             Err(ApiError::unsupported(at, message))

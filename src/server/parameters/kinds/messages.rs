@@ -279,7 +279,10 @@ fn content_parts(
                     shown.extend(texts.drain(..).map(images::text_part));
                     shown.push(images::part());
                 }
-                Images::Named => texts.push(images::UNSEEN),
+                Images::Named => {
+                    images::url_of(&name, part)?;
+                    texts.push(images::UNSEEN);
+                }
                 Images::Refused => return Err(images::not_of_user(&name)),
             },
             Some(kind) => {
