@@ -23,10 +23,6 @@ pub(crate) struct GivenImage {
     /// Path of its field, which errors name.
     pub(crate) name: String,
     /// The bytes of its file.
-    #[cfg_attr(
-        not(feature = "images"),
-        expect(dead_code, reason = "a build without images reads none")
-    )]
     pub(crate) file: Vec<u8>,
 }
 

@@ -360,6 +360,16 @@ impl Choice {
     }
 }
 
+/// The trace of a request, if traces are sent.
+fn open_trace(state: &ModelState, sampling: &Sampling, prompt_tokens: u32) -> Option<OpenTrace> {
+    let sink = state.options.traces.as_ref()?;
+    let trace = RequestTrace {
+        prompt_tokens,
+        ..sampling.trace(&state.model_names[0])
+    };
+    Some(OpenTrace::new(sink, trace))
+}
+
 impl Generation {
     /// Submits every prompt. If one is refused, those before it are cancelled by dropping their receivers.
     pub(crate) fn submit(
@@ -390,13 +400,6 @@ impl Generation {
             }
         }
         let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u32).sum();
-        let trace = state.options.traces.as_ref().map(|sink| {
-            let trace = RequestTrace {
-                prompt_tokens,
-                ..sampling.trace(&state.model_names[0])
-            };
-            OpenTrace::new(sink, trace)
-        });
         Ok(Self {
             choices,
             next: 0,
@@ -409,7 +412,7 @@ impl Generation {
             shows_drafts: sampling.shown.drafts,
             metrics: state.metrics.clone(),
             started: Instant::now(),
-            trace,
+            trace: open_trace(state, sampling, prompt_tokens),
             adapter_use: AdapterUse::waiting(sampling.adapters.as_ref()),
             usage: Usage::new(prompt_tokens),
             _images: shape.images.clone(),

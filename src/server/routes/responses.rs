@@ -96,8 +96,8 @@ async fn earlier(
         bytes += item.bytes();
         if bytes > REFERRED_BYTES_MAX {
             let message = format!(
-                "with this one, the items that the input refers to have {bytes} bytes; at most {REFERRED_BYTES_MAX} are \
-                 read"
+                "with this one, the items that the input refers to have {bytes} bytes; at most \
+                 {REFERRED_BYTES_MAX} are read"
             );
             return Err(ApiError::invalid(&name, message));
         }
