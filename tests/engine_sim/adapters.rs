@@ -3,7 +3,7 @@
 
 use crate::faults::faulty;
 use crate::world::{Case, Random, case};
-use crate::{SEEDS_EACH, for_seeds, pass};
+use crate::{SEEDS_EACH, for_seeds, pass, pass_with_preemptions_and_hits};
 use folio::engine::request::SlotContent;
 use std::sync::Arc;
 
@@ -33,18 +33,7 @@ fn with_adapters(seed: u64, mut case: Case) -> Case {
 
 #[test]
 fn every_seed_gives_the_oracles_tokens() {
-    let (mut preemptions, mut hits) = (0, 0);
-    let work = |seed, sum: &mut (u64, u64)| {
-        let stats = pass(seed, &with_adapters(seed, case(seed))).stats;
-        *sum = (sum.0 + stats.preemptions, sum.1 + stats.prefix_hits);
-    };
-    for_seeds(SEEDS, work, |sum: (u64, u64)| {
-        (preemptions, hits) = (preemptions + sum.0, hits + sum.1);
-    });
-    assert!(
-        preemptions > SEEDS / 10 && hits > SEEDS / 10,
-        "{preemptions} preemptions, {hits} hits"
-    );
+    pass_with_preemptions_and_hits(SEEDS, |seed| with_adapters(seed, case(seed)));
 }
 
 #[test]

@@ -88,6 +88,22 @@ fn for_seeds<T: Default + Send>(
     });
 }
 
+/// Passes the case of each seed, of which one in ten preempts a sequence, and one in ten finds a prefix.
+fn pass_with_preemptions_and_hits(seeds: u64, case: impl Fn(u64) -> Case + Sync) {
+    let (mut preemptions, mut hits) = (0, 0);
+    let work = |seed, sum: &mut (u64, u64)| {
+        let stats = pass(seed, &case(seed)).stats;
+        *sum = (sum.0 + stats.preemptions, sum.1 + stats.prefix_hits);
+    };
+    for_seeds(seeds, work, |sum: (u64, u64)| {
+        (preemptions, hits) = (preemptions + sum.0, hits + sum.1);
+    });
+    assert!(
+        preemptions > seeds / 10 && hits > seeds / 10,
+        "{preemptions} preemptions, {hits} hits"
+    );
+}
+
 /// Runs and checks a case.
 fn pass(seed: u64, case: &Case) -> Outcome {
     let work = || {
