@@ -175,7 +175,7 @@ fn layers(
     let attention = family.attention;
     let words = per_layer::words(config, family.mixers, attention.windows)?;
     let sparse = config_experts::sparse(config, family.experts, &words)?;
-    let slides = per_layer::slides(config, attention.windows, &words, &sparse)?;
+    let slides = per_layer::slides(config, attention.windows, &words)?;
     let dense = dense(family, &words, &sparse);
     let usual = usual_shape(config, family, heads, &dense)?;
     let kinds = (family.sizes, attention.query_heads);

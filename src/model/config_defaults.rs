@@ -7,11 +7,16 @@ use serde_json::{Map, Value};
 const DEFAULTS: &str = include_str!("families/defaults.json");
 
 /// Fields that say the same as others: with one of the latter, the former is not absent.
-const SYNONYMS: [(&str, &[&str]); 4] = [
+const SYNONYMS: [(&str, &[&str]); 6] = [
     ("num_experts", &["num_local_experts"]),
     ("num_local_experts", &["num_experts"]),
     ("rope_parameters", &["rope_scaling"]),
     ("global_head_dim", &["per_layer_config"]),
+    (
+        "layers_block_type",
+        &["hybrid_override_pattern", "layer_types"],
+    ),
+    ("n_groups", &["mamba_n_groups"]),
 ];
 
 /// Adds what the config of a text model lacks. A field that is `null` is there, except for rotary embeddings, as in

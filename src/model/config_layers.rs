@@ -201,9 +201,11 @@ fn parse_word(
     found.ok_or_else(|| config.invalid(name, format!("has {word}, an unknown kind of layer")))
 }
 
-/// Convolutions, but attention in the layers that `full_attn_idxs` lists.
+/// Convolutions, but attention in the layers that `full_attn_idxs` lists; without the list, attention only.
 fn convolutions(config: &ConfigReader<'_>, count: usize) -> Result<Vec<Word>, LoadError> {
-    let attends = config.required("layer_types", config.list("full_attn_idxs")?)?;
+    let Some(attends) = config.list("full_attn_idxs")? else {
+        return Ok(vec![Word::Attention(false); count]);
+    };
     let mut words = vec![Word::Convolution; count];
     for index in attends {
         let layer = index
@@ -319,7 +321,6 @@ pub(super) fn slides(
     config: &ConfigReader<'_>,
     windows: Windows,
     words: &[Word],
-    sparse: &[bool],
 ) -> Result<Vec<bool>, LoadError> {
     let asked = config.boolean("use_sliding_window")?.unwrap_or(false);
     let window = config.get(windows.field()).is_some();
@@ -331,16 +332,39 @@ pub(super) fn slides(
         Windows::UpperLayers | Windows::UnrotatedLayers if !asked => return Ok(none),
         _ => {}
     }
-    let slides: Vec<bool> = match windows {
-        _ if config.get("layer_types").is_some() => words
-            .iter()
-            .map(|word| *word == Word::Attention(true))
-            .collect(),
-        Windows::Never => none,
-        Windows::Words => words
-            .iter()
-            .map(|word| *word == Word::Attention(true))
-            .collect(),
+    let mut slides = match config.get("layer_types") {
+        Some(_) => slides_of_words(words),
+        None => usual_slides(config, windows, words)?,
+    };
+    if let (Windows::PatternButLast(_), Some(last)) = (windows, slides.last_mut()) {
+        *last = false;
+    }
+    if slides.contains(&true) && !window {
+        return Err(config.invalid(
+            windows.field(),
+            "is missing, but some layers have a sliding window",
+        ));
+    }
+    Ok(slides)
+}
+
+fn slides_of_words(words: &[Word]) -> Vec<bool> {
+    words
+        .iter()
+        .map(|word| *word == Word::Attention(true))
+        .collect()
+}
+
+/// Which layers have a sliding window in a model without `layer_types`.
+fn usual_slides(
+    config: &ConfigReader<'_>,
+    windows: Windows,
+    words: &[Word],
+) -> Result<Vec<bool>, LoadError> {
+    let count = words.len();
+    Ok(match windows {
+        Windows::Never => vec![false; count],
+        Windows::Words => slides_of_words(words),
         Windows::EveryLayer => vec![true; count],
         Windows::UpperLayers => {
             let first = config
@@ -348,8 +372,10 @@ pub(super) fn slides(
                 .unwrap_or(28) as usize;
             (0..count).map(|layer| layer >= first).collect()
         }
-        Windows::Pattern(every) | Windows::PatternIfSet(every) => pattern(config, every, count)?,
-        Windows::PatternAfterDense(every) => pattern_after_dense(config, every, sparse)?,
+        Windows::Pattern(every) | Windows::PatternIfSet(every) | Windows::PatternButLast(every) => {
+            pattern(config, every, count)?
+        }
+        Windows::PatternAfterDense(every) => pattern_after_dense(config, every, count)?,
         Windows::PatternFromLast(every) => pattern_from_last(every, count),
         Windows::AfterFirst(every) => {
             let mut slides = pattern(config, every, count)?;
@@ -362,14 +388,7 @@ pub(super) fn slides(
             .map(|rotated| !rotated)
             .collect(),
         Windows::Chunks => rotated_layers(config, count)?,
-    };
-    if slides.contains(&true) && !window {
-        return Err(config.invalid(
-            windows.field(),
-            "is missing, but some layers have a sliding window",
-        ));
-    }
-    Ok(slides)
+    })
 }
 
 /// Fails unless a list has an entry per layer.
@@ -388,16 +407,17 @@ fn check_count(
     ))
 }
 
-/// [`pattern`], counted from the first layer with experts; of the dense ones before it, another.
+/// [`pattern`], counted from behind the first `first_k_dense_replace` layers; of these, another.
 fn pattern_after_dense(
     config: &ConfigReader<'_>,
     every: u32,
-    sparse: &[bool],
+    count: usize,
 ) -> Result<Vec<bool>, LoadError> {
-    let dense = sparse.iter().take_while(|sparse| !**sparse).count();
+    let dense = config.integer("first_k_dense_replace", 0..=LAYERS_MAX)?;
+    let dense = count.min(dense.unwrap_or(0) as usize);
     let prefix = dense_pattern(config)? as usize;
     let mut slides: Vec<bool> = (1..=dense).map(|layer| layer % prefix != 0).collect();
-    slides.extend(pattern(config, every, sparse.len() - dense)?);
+    slides.extend(pattern(config, every, count - dense)?);
     Ok(slides)
 }
 

@@ -45,14 +45,24 @@ fn delta(
     epsilon: f64,
     stored: &Stored<'_>,
 ) -> Result<StateSpec, LoadError> {
-    let integer = |name: &str, max| config.required(name, config.integer(name, 1..=max)?);
-    let size = |name: &str| config.multiple_of_eight(name, STATE_DIM_MAX);
-    let value_dim = size("linear_value_head_dim")?;
+    // What OLMo Hybrid's class derives of the heads; other classes have defaults.
+    let heads = |name: &str| {
+        let name = config.get(name).map_or("num_attention_heads", |_| name);
+        config.required(name, config.integer(name, 1..=HEADS_MAX)?)
+    };
+    let size = |name: &str, derived: u32| match config.get(name) {
+        None if derived.is_multiple_of(8) && (8..=STATE_DIM_MAX).contains(&derived) => Ok(derived),
+        _ => config.multiple_of_eight(name, STATE_DIM_MAX),
+    };
+    let key_heads = heads("linear_num_key_heads")?;
+    let hidden = config.integer("hidden_size", 1..=1 << 20)?.unwrap_or(0);
+    let key_dim = size("linear_key_head_dim", hidden * 3 / 4 / key_heads)?;
+    let value_dim = size("linear_value_head_dim", 2 * key_dim)?;
     let spec = StateSpec {
         rule: StateRule::Delta { beta_scale },
-        key_heads: integer("linear_num_key_heads", HEADS_MAX)?,
-        heads: integer("linear_num_value_heads", HEADS_MAX)?,
-        key_dim: size("linear_key_head_dim")?,
+        key_heads,
+        heads: heads("linear_num_value_heads")?,
+        key_dim,
         value_dim,
         tiled: stored.tiled_heads,
         taps: config

@@ -262,7 +262,9 @@ pub(super) enum Windows {
     UpperLayers,
     /// All but every n-th layer; n is `sliding_window_pattern`, with this default.
     Pattern(u32),
-    /// Like `Pattern`, but counted from the first layer with experts. Of the dense ones before it, n is
+    /// Like `Pattern`, but the last layer has none, whatever `layer_types` says.
+    PatternButLast(u32),
+    /// Like `Pattern`, but counted from behind the first `first_k_dense_replace` layers. Of these, n is
     /// `prefix_dense_sliding_window_pattern`.
     PatternAfterDense(u32),
     /// All but every n-th layer, counted from the last, which has none.

@@ -159,7 +159,7 @@ pub(in crate::model) const GEMMA4: Family = Family {
     attention: AttentionRow {
         head_norms: HeadNorms::EachHead,
         value_norm: true,
-        windows: Windows::Pattern(6),
+        windows: Windows::PatternButLast(6),
         ..LLAMA.attention
     },
     rope: RopeRow {

@@ -1,6 +1,6 @@
 //! Fields that a config lacks have the defaults of the architecture's class in transformers.
 
-use crate::golden;
+use crate::{golden, packed, read_json, repository};
 use folio::model::ModelSpec;
 use serde_json::{Value, json};
 
@@ -33,63 +33,54 @@ fn the_published_config_of_gemma_3_is_complete() {
     assert_eq!(found.ropes[0].theta, 1e6);
 }
 
-/// The fields whose absence matters, with the default of each architecture's class.
+/// What `tests/real/defaults.py` has found out from transformers.
+const CLASS_DEFAULTS: &str = "tests/data/class-defaults.json";
+/// Fields that say how layers rotate: what the class sets is one of them.
+const ROTATIONS: [&str; 4] = [
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "rope_local_base_freq",
+];
+
+/// The object of a config that describes the model of text.
+fn text_config(config: &mut Value) -> &mut serde_json::Map<String, Value> {
+    let own = match config.get("text_config") {
+        Some(_) => &mut config["text_config"],
+        None => config,
+    };
+    own.as_object_mut().expect("a config is an object")
+}
+
+/// Every field of every family's class: a config without it is read as one that has its default.
 #[test]
 fn absent_fields_have_the_defaults_of_the_architectures_class() {
-    let apertus = json!({"rope_type": "llama3", "rope_theta": 12e6, "factor": 8.0, "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192});
-    let gpt_oss = json!({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
-        "original_max_position_embeddings": 4096});
-    let ministral = json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "beta_fast": 32.0,
-        "beta_slow": 1.0, "original_max_position_embeddings": 16384, "mscale": 1.0, "mscale_all_dim": 1.0,
-        "llama_4_scaling_beta": 0.1});
-    for (family, field, default) in [
-        ("llama", "max_position_embeddings", json!(2048)),
-        ("qwen3", "max_position_embeddings", json!(32768)),
-        ("mistral-window", "max_position_embeddings", json!(131_072)),
-        ("glm4", "rms_norm_eps", json!(1.5625e-7)),
-        ("glm4", "num_key_value_heads", json!(2)),
-        ("olmo2", "rms_norm_eps", json!(1e-5)),
-        ("phi3", "rms_norm_eps", json!(1e-5)),
-        ("glm4", "attention_bias", json!(true)),
-        ("gpt-oss", "attention_bias", json!(true)),
-        ("seed_oss", "attention_bias", json!(true)),
-        ("deepseek_v2", "n_shared_experts", json!(2)),
-        ("deepseek_v3", "n_shared_experts", json!(1)),
-        ("deepseek_v3", "topk_group", json!(4)),
-        ("glm4_moe", "n_shared_experts", json!(1)),
-        ("nemotron_h-moe", "n_shared_experts", json!(1)),
-        ("granite4-h-moe", "num_local_experts", json!(8)),
-        ("granitemoe", "num_local_experts", json!(8)),
-        ("gpt-oss", "num_experts_per_tok", json!(4)),
-        ("qwen3-moe", "num_experts_per_tok", json!(8)),
-        ("gemma2", "sliding_window", json!(4096)),
-        ("exaone4", "sliding_window", json!(4096)),
-        ("lfm3", "sliding_window", json!(256)),
-        ("gemma4-wide", "head_dim", json!(256)),
-        ("gemma4-dense", "global_head_dim", json!(512)),
-        ("qwen3_5-wide", "linear_key_head_dim", json!(128)),
-        (
-            "smollm3",
-            "rope_parameters",
-            json!({"rope_theta": 2e6, "rope_type": "default"}),
-        ),
-        ("apertus", "rope_parameters", apertus),
-        ("gpt-oss", "rope_parameters", gpt_oss),
-        ("ministral3", "rope_parameters", ministral),
-        ("gemma3", "vocab_size", json!(262_208)),
-    ] {
-        let json =
-            std::fs::read(golden(family).join("config.json")).expect("the golden config reads");
-        let mut config: Value = serde_json::from_slice(&json).expect("it is JSON");
-        config[field] = default;
-        let expected = spec(&config);
-        config
-            .as_object_mut()
-            .expect("it is an object")
-            .remove(field);
-        assert_eq!(spec(&config), expected, "{family} without {field}");
+    let models = read_json(&repository(CLASS_DEFAULTS));
+    let mut others = Vec::new();
+    for (model, defaults) in models.as_object().expect("models by their names") {
+        let config = read_json(&packed::model(model).join("config.json"));
+        for (field, default) in defaults.as_object().expect("fields by their names") {
+            let mut without = config.clone();
+            let names = match field.as_str() {
+                "rope_parameters" => &ROTATIONS[..],
+                field => &[field],
+            };
+            names
+                .iter()
+                .for_each(|name| drop(text_config(&mut without).remove(*name)));
+            let mut with = without.clone();
+            text_config(&mut with).insert(field.clone(), default.clone());
+            let [without, with] = [without, with]
+                .map(|config| ModelSpec::from_json("config.json", config.to_string().as_bytes()))
+                .map(Result::ok);
+            if without != with {
+                others.push(format!(
+                    "{model} without {field}, whose default is {default}"
+                ));
+            }
+        }
     }
+    assert!(others.is_empty(), "{}", others.join("\n"));
 }
 
 /// A field that is null is there, and another name of a field counts.
