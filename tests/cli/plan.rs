@@ -12,29 +12,31 @@ fn planned(arguments: &[&str]) -> (Value, Option<i32>) {
     (report, output.status.code())
 }
 
-/// SmolVLM's golden model has rows of 32 numbers.
+/// The golden models have rows of 32 numbers.
 #[test]
 fn a_tower_and_the_rows_of_images_count_as_weights() {
-    let folder = packed::model("vision").join("smolvlm");
-    let folder = folder.to_string_lossy();
-    let weights = |rows: &str| {
-        let options = [
-            "--memory",
-            "1GiB",
-            "--model",
-            &folder,
-            "--max-image-rows",
-            rows,
-        ];
-        let (report, _) = planned(&options);
-        report["asked"]["weight_bytes"].as_u64().expect("a number")
-    };
-    let [none, few, more] = ["0", "128", "256"].map(weights);
-    assert_eq!(more - few, 128 * 32 * 4);
-    assert!(
-        few - none > 2 * (more - few),
-        "the tower has weights of its own"
-    );
+    for family in ["smolvlm", "mistral3"] {
+        let folder = packed::model("vision").join(family);
+        let folder = folder.to_string_lossy();
+        let weights = |rows: &str| {
+            let options = [
+                "--memory",
+                "1GiB",
+                "--model",
+                &folder,
+                "--max-image-rows",
+                rows,
+            ];
+            let (report, _) = planned(&options);
+            report["asked"]["weight_bytes"].as_u64().expect("a number")
+        };
+        let [none, few, more] = ["0", "128", "256"].map(weights);
+        assert_eq!(more - few, 128 * 32 * 4, "{family}");
+        assert!(
+            few - none > 2 * (more - few),
+            "{family}: the tower has weights of its own"
+        );
+    }
 }
 
 /// The demo has 9.9 MiB of weights, 5.3 in q8 and 3.5 in q4, and 15.4 MiB of activations; a block takes 96 KiB.
