@@ -684,6 +684,13 @@ fn images_that_a_model_cannot_read_are_refused() {
             let message = refused(handle, changed(change));
             assert!(message.contains(form), "{message}");
         }
+        let large = |tiles: &mut Vec<request::Tile>| {
+            tiles[0].rows = 17;
+            tiles[0].positions = vec![0; 68].into();
+        };
+        let message = refused(handle, changed(&large));
+        assert!(message.contains("one of 68 patches"), "{message}");
+        assert!(message.contains("at most 64"), "{message}");
         let last = |tiles: &mut Vec<request::Tile>| {
             tiles.last_mut().expect("a tile").start = request.prompt.len() as u32 - 1;
         };
