@@ -23,7 +23,9 @@ KERNEL(rotate_rows, THREADS, 1) {
   // All lanes of a warp must take part in its sums: units beyond the last token recompute that token.
   const u32 token = min(at / all, count - 1);
   Eight run[RUNS];
-  turn_head(run, heads, token, head, metadata_at(params.metadata, META_POSITIONS, token), lane);
+  const u32 *place = params.metadata + params.metadata[META_PLACES] + token * PLACE_WORDS;
+  const u32 position = metadata_at(params.metadata, META_POSITIONS, token);
+  turn_head(run, heads, token, head, position, lane, heads.by_axis ? place : nullptr);
   if (at / all >= count) return;
   OUT_TYPE *out = params.out + (static_cast<u64>(token) * all + head) * heads.runs * 8;
 #pragma unroll

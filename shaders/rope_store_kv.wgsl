@@ -115,6 +115,10 @@ struct Unit {
 #import head_norm
 
 #ifdef ROPE
+fn position_of(unit: Unit, pair: u32) -> u32 {
+    return unit.position;
+}
+
 #import rotated
 #else
 fn rotated(unit: Unit, vector: u32) -> vec4<f32> {

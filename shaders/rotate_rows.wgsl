@@ -1,11 +1,13 @@
 // Normalizes and rotates the q and k heads of rows, without storing them in a pool.
 //
 //   h' = h / sqrt(mean(h²) + ε) · w                      (optional; w or 1 + w)
-//   (h'[i], h'[i + r/2]), or interleaved (h'[2i], h'[2i + 1]), rotated by position · frequency[i] and scaled
+//   (h'[i], h'[i + r/2]), or interleaved (h'[2i], h'[2i + 1]), rotated by position · frequency[i] and scaled,
+//   the position being that of the row, or along the axis of the frequency
 //
 // qkv [tokens][query + 2 · kv heads][head_dim], out [tokens][query + kv heads][head_dim]. Invocation: 4 elements of a
 // head. Each sums the squares of the whole head itself, which needs no barrier.
-// Variants: NORM, ROPE_VECTORS (halves of whole vectors). Twin: backend/reference/rotate_rows.rs
+// Variants: NORM, ROPE_VECTORS (halves of whole vectors), AXES (those of the frequencies follow them).
+// Twin: backend/reference/rotate_rows.rs
 
 #import invocation
 #import metadata
@@ -52,12 +54,22 @@ fn frequency(index: u32) -> f32 {
 // One head of one token.
 struct Unit {
     base: u32, // first vector in qkv
-    position: u32,
+    position: u32, // of the row; with AXES, its index
     is_key: bool,
     is_normed: bool,
     norm_vector: u32, // 0: all heads have the same weights
     inverse: f32,     // 1 / root of the mean square
     offset: f32,
+}
+
+// The position by which a pair of elements turns.
+fn position_of(unit: Unit, pair: u32) -> u32 {
+#ifdef AXES
+    let axis = u32(frequencies[params.rotary_dim / 2u + pair]);
+    return metadata_at(META_PLACES, unit.position * PLACE_WORDS + axis);
+#else
+    return unit.position;
+#endif
 }
 
 #import head_norm
@@ -74,7 +86,11 @@ fn main(at: Invocation) {
     }
     var unit: Unit;
     unit.base = token * params.row_vectors + head * params.vectors;
+#ifdef AXES
+    unit.position = token;
+#else
     unit.position = metadata_at(META_POSITIONS, token);
+#endif
     unit.is_key = head >= params.query_heads;
 #ifdef NORM
     unit.is_normed = true;

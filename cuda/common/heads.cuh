@@ -2,7 +2,8 @@
 // to them at once.
 //
 //   h' = h / sqrt(mean(h²) + ε) · w                      (q and k, optional; w or 1 + w; h a head or all heads)
-//   (h'[i], h'[i + r/2]), or interleaved (h'[2i], h'[2i + 1]), turned by position · frequency[i] and scaled
+//   (h'[i], h'[i + r/2]), or interleaved (h'[2i], h'[2i + 1]), turned by position · frequency[i] and scaled; the
+//   position is that of the row, or along the axis of the frequency
 //
 // By params, the norms follow the rotation, v is normalized without weights, q grows with its position, or qkv has q
 // only.
@@ -20,7 +21,7 @@ struct Heads {
   u8 *values;
   const float *q_weight;  // or null
   const float *k_weight;
-  const float *frequencies;  // or null: no rotation
+  const float *frequencies;  // or null: no rotation; with by_axis, the axis of each follows
   u32 query_heads;
   u32 kv_heads;
   u32 runs;  // head_dim / 8
@@ -40,7 +41,7 @@ struct Heads {
   u32 q_ahead;
   u32 stored;  // 0 if qkv has q only, else 1
   u32 row_columns;  // of qkv
-  u32 unused;
+  u32 by_axis;
 };
 
 // One head of one token, for one of its lanes.
@@ -50,6 +51,7 @@ struct Unit {
   float inverse, offset;
   bool weighs_after;
   u32 position;
+  const u32 *place;  // the row's position along each axis, or null: all have the same
 };
 
 __device__ __forceinline__ float lanes_sum(float value) {
@@ -115,7 +117,8 @@ __device__ __forceinline__ Eight turned_run(const Heads &heads, const Unit &unit
     float partner = other.v[i];
     if (heads.interleaved) partner = own.v[i ^ 1];
     else if (!by_runs) partner = normed(unit, is_first ? element + half : element - half);
-    const float2 turn = cos_sin(unit.position, heads.frequencies[pair]);
+    const u32 axis = unit.place ? static_cast<u32>(heads.frequencies[half + pair]) : 0;
+    const float2 turn = cos_sin(unit.place ? unit.place[axis] : unit.position, heads.frequencies[pair]);
     const float sine = turn.y * heads.rope_scale;
     result.v[i] = own.v[i] * (turn.x * heads.rope_scale) + (is_first ? -partner : partner) * sine;
   }
@@ -124,7 +127,7 @@ __device__ __forceinline__ Eight turned_run(const Heads &heads, const Unit &unit
 
 // The runs `lane`, `lane + LANES`, … of a head of a token's row, normed and turned. All lanes of a warp must call this.
 __device__ __forceinline__ void turn_head(Eight (&run)[RUNS], const Heads &heads, u32 token, u32 head, u32 position,
-                                          u32 lane) {
+                                          u32 lane, const u32 *place = nullptr) {
   const bool is_query = head < heads.query_heads;
   const bool is_key = !is_query && head < heads.query_heads + heads.kv_heads;
   const u32 first = is_query ? 0 : heads.query_heads;
@@ -132,6 +135,7 @@ __device__ __forceinline__ void turn_head(Eight (&run)[RUNS], const Heads &heads
   const X_TYPE *row = heads.qkv + static_cast<u64>(token) * heads.row_columns;
   unit.from = row + head * heads.runs * 8;
   unit.position = position;
+  unit.place = place;
   unit.weight = is_query ? heads.q_weight : is_key ? heads.k_weight : nullptr;
   unit.offset = is_query ? heads.q_offset : heads.k_offset;
   unit.inverse = 1.0f;

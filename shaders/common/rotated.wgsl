@@ -1,5 +1,5 @@
 // The rotation of rope_store_kv: a vector of a head after norm and rotation. It uses the importer's `normed`,
-// `frequency` and `params`. Variants: ROPE_VECTORS.
+// `frequency`, `position_of` and `params`. Variants: ROPE_VECTORS.
 
 #import rope_angles
 
@@ -17,7 +17,7 @@ fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
     let direction = select(params.rope_scale, -params.rope_scale, is_first);
     var result: vec4<f32>;
     for (var i = 0u; i < 4u; i++) {
-        let turn = cos_sin(unit.position, frequency(pair + i));
+        let turn = cos_sin(position_of(unit, pair + i), frequency(pair + i));
         result[i] = own[i] * (turn.x * params.rope_scale) + other[i] * (turn.y * direction);
     }
     return result;
@@ -47,7 +47,7 @@ fn rotated(unit: Unit, vector: u32) -> vec4<f32> {
                 pair = select(element - half, element, is_first);
             }
             let other = partner_of(unit, element, own);
-            let turn = cos_sin(unit.position, frequency(pair)) * params.rope_scale;
+            let turn = cos_sin(position_of(unit, pair), frequency(pair)) * params.rope_scale;
             result[i] = own[i] * turn.x + select(other, -other, is_first) * turn.y;
         }
     }

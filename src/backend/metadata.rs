@@ -69,8 +69,10 @@ table! {
     /// Header word: offset of a number per token row. In a batch of the model it is the slot of the adapter, and there
     /// are none if no sequence has one; in a batch of the predictor it is the row that the token's row reads.
     META_ADAPTERS = 16;
+    /// Header word: offset of the places of token rows, of plans that rotate by axis.
+    META_PLACES = 17;
     /// Header word: start of the record of KV group 0; see [`group_header`].
-    META_GROUPS = 17;
+    META_GROUPS = 18;
     /// Words of the header; the first array starts here.
     META_WORDS = META_GROUPS + GROUPS_MAX as u32 * GROUP_WORDS;
 
@@ -97,6 +99,9 @@ table! {
     COPY_TARGET = 1;
     /// Words of a block copy.
     COPY_WORDS = 2;
+
+    /// Words of a place: the position along each axis.
+    PLACE_WORDS = inputs::AXES as u32;
 
     /// Word of a sequence: its first token row.
     SEQUENCE_ROW_START = 0;
@@ -269,7 +274,12 @@ pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, work_words_max: u64) -
     } else {
         2
     };
-    let shared = wide(c.tokens_max) * of_rows
+    let places = if plan.rotates_by_axis() {
+        PLACE_WORDS
+    } else {
+        0
+    };
+    let shared = wide(c.tokens_max) * (of_rows + wide(places))
         + wide(c.sequences_max) * wide(SEQUENCE_WORDS)
         + wide(c.sequences_max) * wide(STATE_WORDS)
         + wide(c.samples_max) * wide(1 + SAMPLE_WORDS)
@@ -322,6 +332,11 @@ pub(crate) fn flatten(
     words.extend_from_slice(&inputs.token_ids);
     begin(words, META_POSITIONS);
     words.extend_from_slice(&inputs.positions);
+    begin(words, META_PLACES);
+    if context.plan.rotates_by_axis() {
+        let rows = 0..inputs.positions.len();
+        words.extend(rows.flat_map(|row| inputs.place(row)));
+    }
     begin(words, META_SEQUENCES);
     words.extend(inputs.sequences.iter().flat_map(sequence_record));
     begin(words, META_STATES);
@@ -583,6 +598,10 @@ fn check_rows(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Backend
     require(
         inputs.positions.len() == tokens,
         "positions and token rows differ in number",
+    )?;
+    require(
+        inputs.places.is_empty() || inputs.places.len() == tokens,
+        "places and token rows differ in number",
     )?;
     let run = context.plan.gathered_run() as usize;
     let mut logits_rows = inputs.logits_rows.iter();

@@ -309,10 +309,12 @@ impl ModelArgs {
         let TextPlace::Folder(folder) = &text.place else {
             return Ok(None);
         };
-        let Some(tower) = Model::open_tower(folder, self.access())? else {
+        let tower = Model::open_tower(folder, self.access()).context(WITHOUT_IMAGES)?;
+        let Some(tower) = tower else {
             return Ok(None);
         };
-        let processor = image_processor(folder).with_context(|| folder.display().to_string())?;
+        let processor = image_processor(folder).with_context(|| folder.display().to_string());
+        let processor = processor.context(WITHOUT_IMAGES)?;
         Ok(Some((tower, ImageReader::new(processor))))
     }
 
@@ -344,6 +346,9 @@ impl ModelArgs {
         Ok((Model::open_with(&path, access)?, TextPlace::Folder(path)))
     }
 }
+
+/// What is left of a model whose tower or image processor is refused.
+const WITHOUT_IMAGES: &str = "images (with --max-image-rows 0, the model reads text only)";
 
 /// The files of a model's tokenizer and chat template, to be read.
 pub(crate) struct TextFiles {

@@ -612,12 +612,16 @@ impl Batch {
 fn place_images(row: &Row, sequence: &Sequence, token_ids: &mut [u32]) {
     let end = row.start + row.count;
     for (index, tile) in sequence.request.tiles.iter().enumerate() {
-        let first = tile.start.max(row.start);
-        for position in first..tile.end().min(end) {
-            let rows = sequence.image_rows.get(index).and_then(Option::as_ref);
-            let rows = rows.expect("the rows of an image live until its tokens are computed");
-            let image_row = rows[(position - tile.start) as usize];
-            token_ids[(position - row.start) as usize] = IMAGE_ROW | image_row;
+        if tile.start >= end || tile.end() <= row.start {
+            continue;
+        }
+        let rows = sequence.image_rows.get(index).and_then(Option::as_ref);
+        let rows = rows.expect("the rows of an image live until its tokens are computed");
+        for (image_row, of_tile) in rows.iter().zip(0..) {
+            let position = tile.position(of_tile);
+            if (row.start..end).contains(&position) {
+                token_ids[(position - row.start) as usize] = IMAGE_ROW | image_row;
+            }
         }
     }
 }

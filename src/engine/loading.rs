@@ -106,11 +106,11 @@ pub(super) struct Towering<B, S> {
 impl<B: Backend, S: Source> Towering<B, S> {
     /// Records a tower, and makes room for its rows in the model.
     fn record((backend, mut source): (B, S), model: &mut S, rows: u32) -> Result<Self, StartError> {
-        let tile = source.tile_patches().unwrap_or(1);
+        let tile = source.tile_patches(rows).unwrap_or(1);
         source.reserve_patches(TowerPlan::patches(tile));
         model.reserve_image_rows(rows);
         let part = Part::record(backend, source)?;
-        let plan = TowerPlan::new(part.plan.clone(), tile);
+        let plan = TowerPlan::new(part.plan.clone(), tile, part.backend.caps());
         Ok(Self { part, plan })
     }
 
@@ -200,6 +200,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
         }
         (self.progress)(Progress::Fits(Box::new(report.requested.clone())));
         let (own, binding_bytes_max) = (plan.positions_max, backend.caps().binding_bytes_max);
+        let tile_rows = beside.tower.and_then(TowerPlan::rows_limited);
         if let Some(parts) = source.left_out() {
             self.notice(parts);
         }
@@ -209,6 +210,12 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             self.notice(format!(
                 "a step (max_num_batched_tokens) is limited to {tokens} tokens instead of {configured}, because more \
                  do not fit the device's largest binding ({binding_bytes_max} bytes)"
+            ));
+        }
+        if let Some(rows) = tile_rows {
+            self.notice(format!(
+                "an image is limited to {rows} tokens, because the tower's rows for more do not fit the device's \
+                 largest binding ({binding_bytes_max} bytes)"
             ));
         }
         if let Some(asked) = self.config.max_model_len.filter(|asked| *asked > own) {

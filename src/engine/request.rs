@@ -10,7 +10,7 @@ pub use super::draft_report::{DraftReport, DraftSkip};
 pub use crate::model::DrawDefaults;
 pub use crate::plan::inputs::DrawParams;
 
-use crate::plan::inputs::SECOND_TEXT;
+use crate::plan::inputs::{AXES, SECOND_TEXT};
 
 /// One prompt with its sampling parameters.
 #[derive(Clone, Debug, Default)]
@@ -57,20 +57,37 @@ pub struct Request {
 pub struct Tile {
     /// Position of the first of these tokens.
     pub start: u32,
-    /// Number of these tokens: one for each row that the tower makes of it.
+    /// Number of rows that the tower makes of it; one of these tokens stands for each.
     pub rows: u32,
+    /// Number of these tokens that follow each other: one other token comes before the next so many.
+    pub run: u32,
     /// Tells it from other tiles: those with equal digests have the same rows.
     pub digest: [u8; 32],
     /// `[patches × columns]`: what the tower reads of each patch.
     pub patches: Arc<[f32]>,
-    /// Per patch: its index in the tower's table of positions.
+    /// Per patch: row · across + column, which is its index in the tower's table of positions.
     pub positions: Arc<[u32]>,
+    /// Patches side by side.
+    pub across: u32,
 }
 
 impl Tile {
     /// Position after the last of its tokens.
     pub(super) fn end(&self) -> u32 {
-        self.start.saturating_add(self.rows)
+        let last = self.position(self.rows.saturating_sub(1));
+        last.saturating_add(u32::from(self.rows > 0))
+    }
+
+    /// Position of the token that stands for a row.
+    pub fn position(&self, row: u32) -> u32 {
+        let others = row / self.run.max(1);
+        self.start.saturating_add(row).saturating_add(others)
+    }
+
+    /// The place of a patch along each axis.
+    pub(super) fn place(&self, position: u32) -> [u32; AXES] {
+        let across = self.across.max(1);
+        [0, position / across, position % across]
     }
 
     /// Number of its patches.
@@ -90,6 +107,13 @@ pub struct ImageRoom {
     pub patches: u32,
     /// Patches that become one row.
     pub merged: u32,
+}
+
+impl ImageRoom {
+    /// Rows of a tile at most.
+    pub fn tile_rows(&self) -> u32 {
+        self.patches / self.merged.max(1)
+    }
 }
 
 /// A digest of what a client proves who it is with.
@@ -603,16 +627,31 @@ impl Request {
         let Some(room) = room else {
             return invalid("images", "are given, but this model reads text only".into());
         };
+        let rows: u64 = self.tiles.iter().map(|tile| u64::from(tile.rows)).sum();
+        if rows > room.rows.into() {
+            let message = format!(
+                "have {rows} rows, but at most {} are held at once (max_image_rows)",
+                room.rows
+            );
+            return invalid("images", message);
+        }
         let mut end = 0;
         for tile in self.tiles.iter() {
             let count = tile.patch_count();
+            if count > room.patches {
+                let message = format!(
+                    "have one of {count} patches, but the tower computes at most {} at once",
+                    room.patches
+                );
+                return invalid("images", message);
+            }
             let is_whole = count.is_multiple_of(room.merged) && tile.rows == count / room.merged;
             let is_known = tile
                 .positions
                 .iter()
                 .all(|position| *position < room.patches);
             let numbers = u64::from(count) * u64::from(room.columns);
-            let is_form = tile.rows > 0 && count <= room.patches && is_whole && is_known;
+            let is_form = tile.rows > 0 && tile.run > 0 && tile.across > 0 && is_whole && is_known;
             if !is_form || tile.patches.len() as u64 != numbers || tile.start < end {
                 return invalid(
                     "images",
@@ -626,14 +665,6 @@ impl Request {
                 "images",
                 "have more rows than the prompt has tokens for".into(),
             );
-        }
-        let rows: u64 = self.tiles.iter().map(|tile| u64::from(tile.rows)).sum();
-        if rows > room.rows.into() {
-            let message = format!(
-                "have {rows} rows, but at most {} are held at once (max_image_rows)",
-                room.rows
-            );
-            return invalid("images", message);
         }
         Ok(())
     }

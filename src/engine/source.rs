@@ -35,8 +35,8 @@ pub trait Source {
     /// Makes room in a tower for so many patches in a step, before anything is recorded.
     fn reserve_patches(&mut self, _patches: u32) {}
 
-    /// Patches of a tile of a tower at most; `None`: it is no tower.
-    fn tile_patches(&self) -> Option<u32> {
+    /// Patches of a tile of a tower at most, if no tile has more than so many rows; `None`: it is no tower.
+    fn tile_patches(&self, _rows: u32) -> Option<u32> {
         None
     }
 
@@ -125,9 +125,11 @@ impl Source for Model {
         Model::reserve_patches(self, patches);
     }
 
-    fn tile_patches(&self) -> Option<u32> {
+    fn tile_patches(&self, rows: u32) -> Option<u32> {
         let spec = self.spec();
-        spec.tower.map(|_| spec.positions_max)
+        let tower = spec.tower?;
+        let held = tower.merged.saturating_mul(rows.max(1));
+        Some(spec.positions_max.min(held))
     }
 
     fn record(&self, activations: Storage) -> Plan {

@@ -88,6 +88,8 @@ fn batch(tiles: &[&Tile], run: u32) -> BatchInputs {
     for tile in tiles {
         let row_count = tile.patch_count();
         inputs.positions.extend(&*tile.positions);
+        let places = tile.positions.iter().map(|at| tile.place(*at));
+        inputs.places.extend(places);
         inputs.sequences.push(SequenceRows {
             row_start,
             row_count,

@@ -1,7 +1,7 @@
 //! The plan of a tower, and how much of it a step computes.
 
 use super::request::ImageRoom;
-use crate::backend::Capacity;
+use crate::backend::{Capacity, Caps, layout};
 use crate::plan::{KvFormat, Plan};
 use std::sync::Arc;
 
@@ -17,6 +17,8 @@ pub struct TowerPlan {
     pub(super) capacity: Capacity,
     /// Patches of a tile at most.
     tile: u32,
+    /// The device has no room for larger tiles, which there are.
+    is_limited: bool,
 }
 
 impl TowerPlan {
@@ -25,14 +27,20 @@ impl TowerPlan {
         (PATCHES / tile.max(1)).max(1).saturating_mul(tile)
     }
 
-    /// The plan of a tower that has room for [`Self::patches`].
-    pub fn new(plan: impl Into<Arc<Plan>>, tile: u32) -> Self {
+    /// The plan of a tower whose table has room for [`Self::patches`]. Larger tiles than fit a device's buffers are not
+    /// computed.
+    pub fn new(plan: impl Into<Arc<Plan>>, tile: u32, caps: &Caps) -> Self {
         let plan = plan.into();
-        let patches = Self::patches(tile);
+        let run = plan.gathered_run().max(1);
+        let bound = u32::try_from(layout::tokens_max(&plan, caps)).unwrap_or(u32::MAX);
+        let bound = (bound / run).max(1) * run;
+        let is_limited = tile > bound;
+        let tile = tile.min(bound);
+        let patches = Self::patches(tile).min(bound);
         let capacity = Capacity {
             tokens_max: patches,
             sequences_max: TILES_MAX.min(patches),
-            samples_max: patches / plan.gathered_run().max(1),
+            samples_max: patches / run,
             feed_slots: 1,
             state_slots: 0,
             table_entries_max: patches,
@@ -50,7 +58,14 @@ impl TowerPlan {
             plan,
             capacity,
             tile,
+            is_limited,
         }
+    }
+
+    /// Rows of a tile at most, if the device has no room for larger ones that there are.
+    pub(super) fn rows_limited(&self) -> Option<u32> {
+        let rows = self.tile / self.plan.gathered_run().max(1);
+        self.is_limited.then_some(rows)
     }
 
     /// What images a model reads that holds so many rows of them.

@@ -49,9 +49,15 @@ impl Fields<'_> {
 
     /// Fails if a step that the model needs is switched off.
     pub(super) fn require_true(&self, field: &str) -> Result<(), ImageError> {
+        self.require(field, &Value::Bool(true))
+    }
+
+    /// Fails if a field is there and has another value.
+    pub(super) fn require(&self, field: &str, known: &Value) -> Result<(), ImageError> {
         match self.get(field) {
-            Value::Null | Value::Bool(true) => Ok(()),
-            other => Err(self.refuse(field, format!("is {other}; only true is supported"))),
+            Value::Null => Ok(()),
+            found if found == known => Ok(()),
+            found => Err(self.refuse(field, format!("is {found}; only {known} is supported"))),
         }
     }
 

@@ -13,6 +13,7 @@ mod idefics3;
 mod normalize;
 mod patches;
 mod picture;
+mod pixtral;
 mod processor;
 mod resize;
 #[cfg(test)]

@@ -11,11 +11,23 @@ pub(super) struct Normalization {
 }
 
 impl Normalization {
-    /// Reads `image_mean` and `image_std` of a processor's file, of numbers from 0 to 1.
+    /// Means and deviations of processors whose files have none.
+    pub(super) const HALVES: [[f64; 3]; 2] = [[0.5; 3]; 2];
+    /// Those of CLIP.
+    pub(super) const CLIP: [[f64; 3]; 2] = [
+        [0.481_454_66, 0.457_827_5, 0.408_210_73],
+        [0.268_629_54, 0.261_302_58, 0.275_777_11],
+    ];
+
+    /// Reads `image_mean` and `image_std` of a processor's file, of numbers from 0 to 1; with these defaults.
     ///
     /// # Errors
     /// Fields of another form; steps that are switched off, or another factor than 1/255.
-    pub(super) fn read(file: &'static str, processor: &Value) -> Result<Self, ImageError> {
+    pub(super) fn read(
+        file: &'static str,
+        processor: &Value,
+        defaults: [[f64; 3]; 2],
+    ) -> Result<Self, ImageError> {
         let refuse = |field: &str, message: String| ImageError::Field {
             file,
             field: field.into(),
@@ -36,9 +48,9 @@ impl Normalization {
                 format!("is {factor}; only 1/255 is supported"),
             ));
         }
-        let channels = |field: &str| {
+        let channels = |field: &str, default: [f64; 3]| {
             let numbers = match &processor[field] {
-                Value::Null => Some(vec![0.5; 3]),
+                Value::Null => Some(default.to_vec()),
                 value => value
                     .as_array()
                     .and_then(|list| list.iter().map(Value::as_f64).collect()),
@@ -49,7 +61,9 @@ impl Normalization {
             let numbers = numbers.map(|numbers| numbers.map(|number| number as f32 * 255.0));
             numbers.map_err(|_| refuse(field, "is not a list of three numbers".into()))
         };
-        let (means, deviations) = (channels("image_mean")?, channels("image_std")?);
+        let [mean, deviation] = defaults;
+        let means = channels("image_mean", mean)?;
+        let deviations = channels("image_std", deviation)?;
         if deviations.iter().any(|deviation| *deviation <= 0.0) {
             return Err(refuse("image_std", "is not positive".into()));
         }

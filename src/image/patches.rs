@@ -11,10 +11,14 @@ pub struct Tile {
     pub patches: Arc<[f32]>,
     /// Columns of a row of `patches`.
     pub columns: u32,
-    /// Per patch: its index in the table of positions, row · side + column.
+    /// Per patch: row · across + column, which is its index in a table of positions.
     pub positions: Arc<[u32]>,
+    /// Patches side by side: a patch is in row ⌊position / across⌋.
+    pub across: u32,
     /// Rows that the tower makes of it, one for each placeholder.
     pub rows: u32,
+    /// Placeholders that follow each other in a prompt: one other token comes before the next so many.
+    pub run: u32,
     /// Tells tiles with other pixels apart.
     pub digest: [u8; 32],
 }
@@ -73,7 +77,9 @@ impl Tile {
             patches: patches.into(),
             columns,
             positions: positions.into(),
+            across: across * block,
             rows: down * across,
+            run: down * across,
             digest: *hasher.finalize().as_bytes(),
         }
     }

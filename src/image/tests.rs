@@ -2,6 +2,8 @@
 
 use super::fields::Fields;
 use super::idefics3::{Tiling, text};
+use super::patches::Grid;
+use super::pixtral::{self, Sizing};
 use super::{Filter, ImageError, ImageProcessor, Picture, PictureLimits};
 use ::image::codecs::gif::GifEncoder;
 use ::image::{DynamicImage, Frame, ImageFormat, Luma, LumaA, Rgba, RgbaImage};
@@ -171,6 +173,81 @@ fn tiles_of_idefics_3_are_those_of_transformers() {
     }
     let placeholders = text([3, 4], 169).matches("<image>").count();
     assert_eq!(placeholders, 2197);
+}
+
+#[test]
+fn sizes_of_mistral_3_are_those_of_transformers() {
+    let file = json!({"size": {"longest_edge": 1540}});
+    let fields = Fields {
+        file: "preprocessor_config.json",
+        value: &file,
+    };
+    let grid = Grid {
+        patch: 14,
+        block: 2,
+    };
+    let sizing = Sizing::read(&fields, grid).expect("the fields are known");
+    assert_eq!(sizing.side_max(), 1540);
+    // Of the guide's table of sizes.
+    for (size, expected, tokens) in [
+        ([1, 1], [28, 28], 2),
+        ([27, 41], [28, 56], 3),
+        ([42, 70], [56, 84], 8),
+        ([100, 1], [112, 28], 8),
+        ([1, 100], [28, 112], 5),
+        ([30, 2000], [28, 1540], 56),
+        ([333, 517], [336, 532], 240),
+        ([1080, 1920], [868, 1540], 1736),
+        ([1541, 1000], [1540, 1008], 2035),
+        ([3024, 4032], [1176, 1540], 2352),
+    ] {
+        let [height, width] = sizing.size(size);
+        assert_eq!([height, width], expected, "{size:?}");
+        let text = pixtral::text(height / 28 * (width / 28), width / 28);
+        assert_eq!(text.matches('[').count(), tokens, "{size:?}");
+        assert_eq!(text.matches("[IMG_END]").count(), 1, "{size:?}");
+        assert!(text.ends_with("[IMG][IMG_END]"), "{size:?}");
+    }
+    let thin = Picture::new(1, 16_000, vec![0; 48_000]).expect("a picture");
+    let error = sizing
+        .fit(&thin)
+        .expect_err("nothing is left of its height");
+    assert!(matches!(error, ImageError::Shape { height: 1, .. }));
+}
+
+#[test]
+fn files_of_mistral_3_that_do_not_fit_together_are_refused_by_name() {
+    let read = |vision: u32, edge: u32, around: &Value| {
+        let config = json!({
+            "model_type": "mistral3", "image_token_index": 10,
+            "vision_config": {"image_size": vision, "patch_size": 14},
+        });
+        let file = json!({"size": {"longest_edge": edge}});
+        ImageProcessor::read(&config, [Some(&file), Some(around)])
+    };
+    let known = read(1540, 1540, &json!({"image_token": "[IMG]"})).expect("it is known");
+    let known = known.expect("it reads images");
+    assert_eq!((known.placeholder(), known.marker()), (10, "[IMG]"));
+    for (vision, edge, around, field) in [
+        (1540, 1568, json!({}), "vision_config.image_size"),
+        (1540, 1540, json!({"image_token": "<i>"}), "image_token"),
+        (
+            1540,
+            1540,
+            json!({"image_break_token": ""}),
+            "image_break_token",
+        ),
+        (
+            1540,
+            1540,
+            json!({"spatial_merge_size": 3}),
+            "spatial_merge_size",
+        ),
+        (1540, 0, json!({}), "size.longest_edge"),
+    ] {
+        let error = read(vision, edge, &around).expect_err("it is refused");
+        assert!(error.to_string().contains(field), "{field}: {error}");
+    }
 }
 
 #[test]

@@ -288,8 +288,8 @@ impl Model {
         let layers = self.spec.layers.len() as u64;
         let reads_images = self.weights.has(decoder::IMAGE_ROWS);
         let part = |name: &str| match name {
-            _ if reads_images && holds(name, &["vision", "visual"]) => None,
-            _ if holds(name, &["vision", "visual", "multi_modal_projector"]) => Some("vision"),
+            _ if reads_images && holds(name, &VISION) => None,
+            _ if holds(name, &VISION) => Some("vision"),
             _ if holds(name, &["audio"]) => Some("audio"),
             _ if self.predictor.is_some() => None,
             _ if name.starts_with("mtp.") || is_beyond(name, layers) => {
@@ -438,6 +438,9 @@ impl Model {
         self.weights.upload(self.source.as_ref(), plan, write).await
     }
 }
+
+/// Parts of the names of tensors that turn images into rows.
+const VISION: [&str; 3] = ["vision", "visual", "multi_modal_projector"];
 
 fn holds(name: &str, words: &[&str]) -> bool {
     words.iter().any(|word| name.contains(word))

@@ -17,6 +17,7 @@ mod tower;
 
 use super::layer_weight::LayerWeight;
 use super::predictor::Predictor;
+use super::rope::RopeAxes;
 use super::spec::{LayerKind, LayerSpec, ModelSpec};
 use super::weights::WeightTable;
 use crate::plan::{
@@ -151,7 +152,9 @@ impl Recorder<'_> {
         out: BufferId,
     ) -> WeightId {
         let table = self.weight("patches");
-        let (weight, bias) = (self.weight("patch"), self.weight("patch_bias"));
+        let weight = self.weight("patch");
+        let has_bias = self.weights.has("patch_bias");
+        let bias = has_bias.then(|| self.weight("patch_bias"));
         steps.push(Step::Embed(Embed {
             table,
             id: RowId::Token,
@@ -162,7 +165,7 @@ impl Recorder<'_> {
         steps.push(Step::MatMul(MatMul {
             x: buffers.patches,
             weight,
-            bias: Some(bias),
+            bias,
             accumulate: false,
             out,
         }));
@@ -200,6 +203,7 @@ impl Recorder<'_> {
                 rotary_dim,
                 interleaved,
                 scale: rope.scale(self.spec.positions_max),
+                by_axis: rope.axes != RopeAxes::One,
             });
         }
     }

@@ -10,7 +10,7 @@ mod newest;
 mod state;
 mod towers;
 
-pub(super) use towers::IDEFICS3_VISION;
+pub(super) use towers::{IDEFICS3_VISION, PIXTRAL};
 
 use super::config_reader::FieldNames;
 use super::rope::RopeOptions;

@@ -22,6 +22,39 @@ pub struct RopeSpec {
     pub divisors: Vec<f32>,
     /// The divisors for contexts beyond that of [`RopeScaling::Long`].
     pub long_divisors: Vec<f32>,
+    /// The axes along which rows have positions.
+    pub axes: RopeAxes,
+}
+
+/// The positions by which frequencies turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeAxes {
+    /// Each row has one position.
+    One,
+    /// Patches of images: the first half of the pairs turn by the row, with frequencies 0, 2, 4 … of the series, the
+    /// others by the column, with frequencies 1, 3, 5 ….
+    Alternating,
+}
+
+impl RopeAxes {
+    /// The axes of a patch's place.
+    const ROW: f32 = 1.0;
+    const COLUMN: f32 = 2.0;
+
+    /// The frequencies in the order of their pairs, then the axis of each if there are several.
+    fn arranged(self, frequencies: Vec<f32>) -> Vec<f32> {
+        match self {
+            Self::One => frequencies,
+            Self::Alternating => {
+                let every_other = |first: usize| frequencies.iter().copied().skip(first).step_by(2);
+                let rows = every_other(0).map(|frequency| (frequency, Self::ROW));
+                let columns = every_other(1).map(|frequency| (frequency, Self::COLUMN));
+                let (mut numbers, axes): (Vec<f32>, Vec<f32>) = rows.chain(columns).unzip();
+                numbers.extend(axes);
+                numbers
+            }
+        }
+    }
 }
 
 /// What an architecture says of its rotary embeddings, including the values of absent fields.
@@ -35,6 +68,8 @@ pub(super) struct RopeOptions {
     pub(super) rotary_dim: Option<&'static str>,
     /// All elements rotate, whatever the fields say: those of a latent's rotated part.
     pub(super) whole: bool,
+    /// See [`RopeSpec::axes`].
+    pub(super) axes: RopeAxes,
 }
 
 /// How a model stretches its rotary frequencies.
@@ -199,6 +234,7 @@ impl RopeSpec {
             scaling,
             divisors: Vec::new(),
             long_divisors: Vec::new(),
+            axes: RopeAxes::One,
         }
     }
 
@@ -242,7 +278,10 @@ impl RopeSpec {
             return Err(config.invalid("partial_rotary_factor", message));
         }
         let theta = config.required("rope_theta", number("rope_theta", 1e-3..=1e30)?)?;
-        let plain = Self::plain(theta, rotary_dim, options.interleaved);
+        let plain = Self {
+            axes: options.axes,
+            ..Self::plain(theta, rotary_dim, options.interleaved)
+        };
         match scaling {
             Some(fields) => plain.scaled(&fields, config, f64::from(head_dim), fraction),
             None => Ok(plain),
@@ -368,7 +407,8 @@ impl RopeSpec {
         Ok(())
     }
 
-    /// Radians per position, for contexts of up to `positions_max` tokens; `rotary_dim / 2` numbers.
+    /// Radians per position, for contexts of up to `positions_max` tokens; `rotary_dim / 2` numbers, and as many of
+    /// axes if there are several.
     pub fn frequencies(&self, positions_max: u32) -> Vec<f32> {
         let divisors = if self.is_long(positions_max) {
             &self.long_divisors
@@ -385,10 +425,10 @@ impl RopeSpec {
         let scaled = plain
             .zip(0..)
             .map(|(frequency, pair)| self.scaling.apply(frequency, f64::from(pair)));
-        scaled
+        let frequencies = scaled
             .zip(divisors)
-            .map(|(frequency, divisor)| (frequency / divisor) as f32)
-            .collect()
+            .map(|(frequency, divisor)| (frequency / divisor) as f32);
+        self.axes.arranged(frequencies.collect())
     }
 }
 

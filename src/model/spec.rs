@@ -83,14 +83,30 @@ pub struct ModelSpec {
 }
 
 /// A tower: its rows are patches of images instead of tokens, and it merges them to rows for the decoder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TowerSpec {
     /// Pixels of a patch's side; three numbers of each pixel.
     pub patch: u32,
+    /// The product with patches has a bias.
+    pub patch_bias: bool,
+    /// Epsilon of the norm after the last layer, which may be a part of the projector.
+    pub final_epsilon: f32,
+    /// What becomes of merged rows.
+    pub projector: Projector,
     /// Consecutive rows that become one.
     pub merged: u32,
     /// Elements of the row that they become: the decoder's hidden size.
     pub out: u32,
+}
+
+/// What turns merged rows of a tower into rows for the decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Projector {
+    /// A product.
+    Product,
+    /// A product that makes a merged row as long as the rows of the tower, then an MLP of two products with GELU
+    /// between, whose rows in between have so many elements.
+    MergeAndMlp(u32),
 }
 
 impl TowerSpec {

@@ -21,7 +21,7 @@ pub(super) use state::{
     QWEN3_NEXT,
 };
 
-pub(super) use towers::IDEFICS3_VISION;
+pub(super) use towers::{IDEFICS3_VISION, PIXTRAL};
 
 /// The tensor names of a family. In names of a layer, `{}` is the layer's number.
 #[derive(Debug, PartialEq)]
@@ -37,9 +37,11 @@ pub(super) struct TensorNames {
     pub(super) embedding_norm: [&'static str; 2],
     pub(super) positions: &'static str,
     pub(super) texts: &'static str,
-    /// Of towers, whose embedding is the product with patches: its bias, and the product of merged rows.
+    /// Of towers, whose embedding is the product with patches: its bias, the product of merged rows, and the two
+    /// products of the MLP that follows it.
     pub(super) patch_bias: &'static str,
     pub(super) merge: &'static str,
+    pub(super) projector: [&'static str; 2],
     pub(super) layer: &'static [&'static [LayerNames]],
     /// Of layers that predict further tokens, in every way that is known; the first that a checkpoint has counts.
     pub(super) predictors: &'static [PredictorNames],
@@ -77,6 +79,9 @@ pub(super) enum Order {
     UpFirst,
     /// `[rows, channels, height, width]`: a row has the numbers of a patch, then zeros up to a multiple of 8 columns.
     Patches,
+    /// The product with so many rows that are merged: `[rows, channels · merged]`, where each channel has its elements
+    /// of all merged rows side by side. The weight has one row after the other.
+    Merged(u32),
     /// q, k and v; each head of q is followed by as many rows of its output's gate.
     GatedHeads,
     /// The input of a state: z, channels, gates.
@@ -332,6 +337,7 @@ pub(super) const HUGGING_FACE: TensorNames = TensorNames {
     texts: "",
     patch_bias: "",
     merge: "",
+    projector: ["", ""],
     layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP],
     predictors: &[],
 };

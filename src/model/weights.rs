@@ -322,6 +322,9 @@ impl WeightTable {
                                 upload_patches(source, part, weight.columns, &mut write_part)
                                     .await?;
                             }
+                            Order::Merged(merged) => {
+                                upload_merged(source, part, merged, &mut write_part).await?;
+                            }
                             Order::HeadKeys => {
                                 latent::upload_keys(source, part, &mut write_part).await?;
                             }
@@ -397,6 +400,29 @@ async fn upload_patches<E>(
         row.iter().copied().chain(zeros)
     });
     write(0, rows.collect()).map_err(UploadError::Write)
+}
+
+/// Uploads the product with rows that are merged, in f32: one merged row after the other.
+async fn upload_merged<E>(
+    source: &dyn TensorSource,
+    (part, stored): &(Part, WeightFormat),
+    merged: u32,
+    write: &mut impl FnMut(u32, Bytes) -> Result<(), E>,
+) -> Result<(), UploadError<E>> {
+    let columns = part.columns().expect("a product is a matrix");
+    let row_bytes = stored.row_bytes(columns);
+    let bytes = source.read(&part.tensor, 0..row_bytes * u64::from(part.stored_rows()));
+    let (columns, merged) = (columns as usize, merged as usize);
+    let channels = columns / merged;
+    for (row, bytes) in (0..).zip(bytes.await?.chunks_exact(row_bytes as usize)) {
+        let numbers = (0..columns).flat_map(|column| {
+            let (of_row, channel) = (column / channels, column % channels);
+            let from = channel * merged + of_row;
+            stored.decode(bytes, columns, from).to_le_bytes()
+        });
+        write(row, numbers.collect()).map_err(UploadError::Write)?;
+    }
+    Ok(())
 }
 
 /// Uploads the rows of one tensor. The chunks are the source's own, without a copy, unless elements change.

@@ -16,6 +16,11 @@ pub const SECOND_TEXT: u32 = 1 << 30;
 /// Marks a token that stands for a part of an image: `IMAGE_ROW | row` has that row of
 /// [`Plan::image_rows`](super::Plan::image_rows) in place of an embedding.
 pub const IMAGE_ROW: u32 = 1 << 29;
+/// Axes along which a row of an image has a position: time, row and column.
+pub const AXES: usize = 3;
+/// A position along each of the [`AXES`]. Their number is written here: rustc 1.95 fails where a closure moves the rest
+/// of a struct with an array whose length is a named constant.
+pub type Place = [u32; 3];
 /// Maximum of [`SampleRow::top_logprobs`]. Beam search needs as many for 16 beams of a model whose answers end in many
 /// ways; a request that samples may ask for 20.
 pub const TOP_LOGPROBS_MAX: u32 = 256;
@@ -236,6 +241,9 @@ pub struct BatchInputs {
     pub token_ids: Vec<u32>,
     /// Position of each token row in its sequence. Where sequences are computed whole, they may come in any order.
     pub positions: Vec<u32>,
+    /// Per token row: its position along each axis, for rotations [by axis](super::Rope::by_axis). Empty: that of
+    /// [`Self::positions`] along all of them.
+    pub places: Vec<Place>,
     /// Sequences of the batch; their rows cover all token rows in order.
     pub sequences: Vec<SequenceRows>,
     /// One entry per sequence if the plan has state layers, else empty.
@@ -272,6 +280,12 @@ impl BatchInputs {
             (true, false) => Part::Adapted,
             (true, true) => Part::Model,
         }
+    }
+
+    /// The position of a token row along each axis.
+    pub fn place(&self, row: usize) -> Place {
+        let place = self.places.get(row).copied();
+        place.unwrap_or([self.positions[row]; AXES])
     }
 
     /// Whether a token row stands for a row of an image.

@@ -232,6 +232,13 @@ impl Plan {
             .any(|step| matches!(step, Step::AttendRows(_)))
     }
 
+    /// Whether rows are rotated by their places along several axes.
+    pub fn rotates_by_axis(&self) -> bool {
+        self.body
+            .iter()
+            .any(|step| matches!(step, Step::RotateRows(rotate) if rotate.rope.by_axis))
+    }
+
     /// Columns of the rows that the pool tail sums; 0 if the plan has no pool tail.
     pub fn pooled_columns(&self) -> u32 {
         let pooled = self.tail(Tail::Pool).iter().find_map(|step| match step {

@@ -438,6 +438,7 @@ pub(super) fn rotation_step(
         rotary_dim: 2 * rotation.pairs,
         interleaved: rotation.interleaved,
         scale: if rotation.scaled { 1.3 } else { 1.0 },
+        by_axis: false,
     });
     RopeStoreKv {
         qkv,

@@ -92,6 +92,7 @@ fn push_store(
         rotary_dim: rotated,
         interleaved,
         scale: if interleaved { 1.3 } else { 1.0 },
+        by_axis: false,
     };
     let [query, absorbed, latent] = inputs.map(|(buffer, _)| buffer);
     let (query_heads, epsilon) = (heads, 1e-6);

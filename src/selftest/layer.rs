@@ -67,6 +67,7 @@ fn steps(fixture: &mut Fixture, storage: Storage, layer: u32) -> (RopeStoreKv, A
         rotary_dim: 64,
         interleaved: false,
         scale: 1.0,
+        by_axis: false,
     };
     let store = RopeStoreKv {
         qkv,

@@ -6,7 +6,7 @@ use super::fixture::{
     Allowed, Fixture, Mutant, Noise, Run, each, expect_rows, names_of, paged_batch,
 };
 use super::{RowKind, Shapes};
-use crate::plan::inputs::BatchInputs;
+use crate::plan::inputs::{AXES, BatchInputs};
 use crate::plan::{
     AttendRows, BufferId, BufferSpec, HeadNorm, KvFormat, Rope, RotateRows, Rows, Step, Storage,
     WeightFormat,
@@ -28,13 +28,23 @@ const HEADS: [Heads; 7] = [
     Heads::new(16, 2, 2),
     Heads::new(32, 4, 4),
     Heads::new(64, 4, 2),
-    Heads::new(80, 2, 1),
+    PARTLY_ROTATED,
     Heads::new(128, 2, 2),
     Heads::new(256, 3, 1),
 ];
 
 /// Heads whose options are checked.
 const USUAL_HEADS: Heads = Heads::new(64, 4, 4);
+/// Heads of which a part is rotated, in pairs that are no whole number of vectors.
+const PARTLY_ROTATED: Heads = Heads::new(80, 2, 1);
+
+/// Options of `RotateRows`.
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    norms: bool,
+    interleaved: bool,
+    by_axis: bool,
+}
 
 /// Options of `AttendRows`.
 #[derive(Clone, Copy, Default)]
@@ -58,12 +68,22 @@ impl View {
 pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
     for &heads in shapes.of(&HEADS) {
-        fixtures.push(rotate(kind.storage, heads, false, false));
+        fixtures.push(rotate(kind.storage, heads, Turn::default()));
         fixtures.push(attend(kind, heads, View::default(), shapes));
     }
-    for (norms, interleaved) in [(true, false), (false, true), (true, true)] {
-        fixtures.push(rotate(kind.storage, USUAL_HEADS, norms, interleaved));
+    for bits in 1..8_u32 {
+        let turn = Turn {
+            norms: bits & 1 != 0,
+            interleaved: bits & 2 != 0,
+            by_axis: bits & 4 != 0,
+        };
+        fixtures.push(rotate(kind.storage, USUAL_HEADS, turn));
     }
+    let by_axis = Turn {
+        by_axis: true,
+        ..Turn::default()
+    };
+    fixtures.push(rotate(kind.storage, PARTLY_ROTATED, by_axis));
     let plain = View::default();
     let views = [
         View {
@@ -93,8 +113,17 @@ pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
     fixtures
 }
 
-fn rotate(storage: Storage, heads: Heads, norms: bool, interleaved: bool) -> Fixture {
-    let options = names_of(&[(norms, ", norms"), (interleaved, ", interleaved")]);
+fn rotate(storage: Storage, heads: Heads, turn: Turn) -> Fixture {
+    let Turn {
+        norms,
+        interleaved,
+        by_axis,
+    } = turn;
+    let options = names_of(&[
+        (norms, ", norms"),
+        (interleaved, ", interleaved"),
+        (by_axis, ", by axis"),
+    ]);
     let Heads {
         head_dim,
         query,
@@ -104,9 +133,16 @@ fn rotate(storage: Storage, heads: Heads, norms: bool, interleaved: bool) -> Fix
     let mut fixture = Fixture::new("rotate_rows", option);
     let mut noise = Noise::new(&format!("rotate_rows {head_dim}{options}"));
     // A part of the head, which for one of 80 elements is no whole number of vectors.
-    let rotary_dim = if head_dim == 80 { 36 } else { head_dim };
+    let rotary_dim = if head_dim == PARTLY_ROTATED.head_dim {
+        36
+    } else {
+        head_dim
+    };
     let frequency = |pair: u32| 100_f32.powf(-2.0 * pair as f32 / rotary_dim as f32);
-    let frequencies: Vec<f32> = (0..rotary_dim / 2).map(frequency).collect();
+    let mut frequencies: Vec<f32> = (0..rotary_dim / 2).map(frequency).collect();
+    if by_axis {
+        frequencies.extend((0..rotary_dim / 2).map(|pair| (pair % AXES as u32) as f32));
+    }
     let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &frequencies);
     let mut norm = |name| HeadNorm {
         weight: fixture.weight(name, 1, WeightFormat::F32, &noise.values(head_dim as usize)),
@@ -123,6 +159,7 @@ fn rotate(storage: Storage, heads: Heads, norms: bool, interleaved: bool) -> Fix
         rotary_dim,
         interleaved,
         scale: if interleaved { 1.25 } else { 1.0 },
+        by_axis,
     };
     fixture.push(Step::RotateRows(RotateRows {
         qkv,
@@ -135,7 +172,11 @@ fn rotate(storage: Storage, heads: Heads, norms: bool, interleaved: bool) -> Fix
     }));
     for rows in [1, 17, 65] {
         let sequences = [(1, 1), (rows, rows)];
-        let inputs = paged_batch(&fixture, &sequences, &mut noise);
+        let mut inputs = paged_batch(&fixture, &sequences, &mut noise);
+        if by_axis {
+            let place = |row: u32| [row, row / 7 + 3, 2 * (row % 7)];
+            inputs.places = (0..rows + 1).map(place).collect();
+        }
         let mut run = filled(&fixture, format!("{rows} rows"), inputs, &[qkv], &mut noise);
         let allowed = of_pairs(head_dim as usize, rope);
         expect_rows(&fixture, &mut run, out, rows + 1, allowed);

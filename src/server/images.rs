@@ -11,6 +11,8 @@ mod reader;
 #[cfg(feature = "images")]
 pub use reader::ImageReader;
 
+#[cfg(not(feature = "images"))]
+use crate::engine::request::ImageRoom;
 use crate::engine::request::Tile;
 #[cfg(not(feature = "images"))]
 use crate::server::wire::error::ApiError;
@@ -57,7 +59,7 @@ impl ReadImages {
         for tile in &mut tiles {
             tile.start = places.next()?;
             for row in 1..tile.rows {
-                if places.next()? != tile.start + row {
+                if places.next()? != tile.position(row) {
                     return None;
                 }
             }
@@ -79,7 +81,7 @@ impl ImageReader {
     pub(crate) fn read(
         &self,
         _: &[GivenImage],
-        _: u32,
+        _: ImageRoom,
         _: Arc<Charge>,
     ) -> Result<ReadImages, ApiError> {
         match *self {}

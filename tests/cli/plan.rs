@@ -12,29 +12,59 @@ fn planned(arguments: &[&str]) -> (Value, Option<i32>) {
     (report, output.status.code())
 }
 
-/// SmolVLM's golden model has rows of 32 numbers.
+/// The golden models have rows of 32 numbers.
 #[test]
 fn a_tower_and_the_rows_of_images_count_as_weights() {
-    let folder = packed::model("vision").join("smolvlm");
-    let folder = folder.to_string_lossy();
-    let weights = |rows: &str| {
-        let options = [
-            "--memory",
-            "1GiB",
-            "--model",
-            &folder,
-            "--max-image-rows",
-            rows,
-        ];
-        let (report, _) = planned(&options);
-        report["asked"]["weight_bytes"].as_u64().expect("a number")
-    };
-    let [none, few, more] = ["0", "128", "256"].map(weights);
-    assert_eq!(more - few, 128 * 32 * 4);
-    assert!(
-        few - none > 2 * (more - few),
-        "the tower has weights of its own"
-    );
+    for family in ["smolvlm", "mistral3"] {
+        let folder = packed::model("vision").join(family);
+        let folder = folder.to_string_lossy();
+        let weights = |rows: &str| {
+            let options = [
+                "--memory",
+                "1GiB",
+                "--model",
+                &folder,
+                "--max-image-rows",
+                rows,
+            ];
+            let (report, _) = planned(&options);
+            report["asked"]["weight_bytes"].as_u64().expect("a number")
+        };
+        let [none, few, more] = ["0", "128", "256"].map(weights);
+        assert_eq!(more - few, 128 * 32 * 4, "{family}");
+        assert!(
+            few - none > 2 * (more - few),
+            "{family}: the tower has weights of its own"
+        );
+    }
+}
+
+/// What is not supported of a model's images does not keep its text from being read.
+#[test]
+fn a_tower_that_is_refused_may_be_left_out() {
+    let golden = packed::model("vision").join("mistral3");
+    let folder = tempfile::tempdir().expect("a folder");
+    for entry in std::fs::read_dir(&golden).expect("the folder is there") {
+        let entry = entry.expect("a file");
+        let to = folder.path().join(entry.file_name());
+        std::fs::copy(entry.path(), to).expect("it is copied");
+    }
+    let name = folder.path().to_string_lossy();
+    let options = ["plan", "--memory", "1GiB", "--model", &name];
+    for (file, field, value) in [
+        ("config.json", "vision_feature_layer", json!(-2)),
+        ("preprocessor_config.json", "resample", json!(77)),
+    ] {
+        let path = folder.path().join(file);
+        let right = std::fs::read(&path).expect("the file is there");
+        let mut changed: Value = serde_json::from_slice(&right).expect("it is JSON");
+        changed[field] = value;
+        std::fs::write(&path, changed.to_string()).expect("it is written");
+        refusal(&options, &[file, field, "--max-image-rows 0"]);
+        let output = run(&[&options[..], &["--max-image-rows", "0"]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        std::fs::write(&path, right).expect("it is written");
+    }
 }
 
 /// The demo has 9.9 MiB of weights, 5.3 in q8 and 3.5 in q4, and 15.4 MiB of activations; a block takes 96 KiB.

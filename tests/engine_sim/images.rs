@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const SEEDS: u64 = 2_000;
 /// Patches that become a row: so many that few tiles are computed before a step.
-const RUN: u32 = 128;
+pub(crate) const RUN: u32 = 128;
 /// Rows of a tile at most.
 const ROWS_MAX: u32 = 5;
 /// Patches of a tile at most.
@@ -67,8 +67,8 @@ fn content(image: u32, row: u32) -> u32 {
     0x4000_0000 | image << 8 | row
 }
 
-/// A tile of so many rows of an image, from a token on.
-fn tile(image: u32, start: u32, rows: u32) -> Tile {
+/// A tile of so many rows of an image, from a token on, with another token before each `run` of them.
+fn tile(image: u32, start: u32, rows: u32, run: u32) -> Tile {
     let patch = |patch: u32| {
         let bits = if patch.is_multiple_of(RUN) {
             content(image, patch / RUN)
@@ -79,13 +79,15 @@ fn tile(image: u32, start: u32, rows: u32) -> Tile {
     };
     // An image cut to another number of rows is another one: where its rows end is part of what blocks are found by.
     let mut digest = [image as u8; 32];
-    digest[0] = rows as u8;
+    [digest[0], digest[1]] = [rows as u8, run as u8];
     Tile {
         start,
         rows,
+        run,
         digest,
         patches: (0..rows * RUN).flat_map(patch).collect(),
         positions: (0..rows * RUN).collect(),
+        across: RUN,
     }
 }
 
@@ -94,8 +96,8 @@ pub(crate) fn seen_by_device(request: &Request) -> Vec<u32> {
     let mut tokens = request.prompt.to_vec();
     for tile in request.tiles.iter() {
         let rows = tile.patches.chunks((RUN * COLUMNS) as usize);
-        for (token, row) in tokens[tile.start as usize..].iter_mut().zip(rows) {
-            *token = row[0].to_bits();
+        for (row, index) in rows.zip(0..) {
+            tokens[tile.position(index) as usize] = row[0].to_bits();
         }
     }
     tokens
@@ -106,8 +108,15 @@ fn tiles(random: &mut Random, prompt_len: u32) -> Arc<[Tile]> {
     let mut tiles: Vec<Tile> = Vec::new();
     for start in [1, 7, 12, 20] {
         let rows = random.within(1, ROWS_MAX);
-        if start + rows <= prompt_len && random.once_in(2) {
-            tiles.push(tile(random.below(4), start, rows));
+        // Runs of one row, with a token between, reach as far as the longest tile.
+        let run = if rows <= ROWS_MAX.div_ceil(2) && random.once_in(2) {
+            1
+        } else {
+            rows
+        };
+        let tile = tile(random.below(4), start, rows, run);
+        if tile.position(rows - 1) < prompt_len && random.once_in(2) {
+            tiles.push(tile);
         }
     }
     tiles.into()

@@ -137,8 +137,8 @@ impl Source for Shape {
         self.role = Role::Tower(patches);
     }
 
-    fn tile_patches(&self) -> Option<u32> {
-        matches!(self.role, Role::Tower(_)).then_some(images::TILE)
+    fn tile_patches(&self, rows: u32) -> Option<u32> {
+        matches!(self.role, Role::Tower(_)).then(|| images::TILE.min(rows * images::RUN))
     }
 
     fn record(&self, _: Storage) -> Plan {

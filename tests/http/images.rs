@@ -37,12 +37,19 @@ const TOOLS: &str = "{% for message in messages %}{% if message.tool_calls %}{{ 
                      {% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{{ ' ' }}\
                      {% endfor %}{% endif %}{% endfor %}";
 
+/// Rows of few images.
+const ROWS: u32 = 170;
+
 /// A server of a golden model on the CPU, which holds rows of few images.
 fn server(family: &str, template: &str) -> Server {
     server_with(family, Some(template), Limits::default())
 }
 
 fn server_with(family: &str, template: Option<&str>, limits: Limits) -> Server {
+    server_holding(ROWS, family, template, limits)
+}
+
+fn server_holding(rows: u32, family: &str, template: Option<&str>, limits: Limits) -> Server {
     let folder = folder(family);
     let mut files = TextFolder::default();
     for name in TextFolder::NAMES {
@@ -67,13 +74,16 @@ fn server_with(family: &str, template: Option<&str>, limits: Limits) -> Server {
         "tokenizer_config.json",
         json!(settings).to_string().into_bytes(),
     );
-    let text = TextModel::from_folder(&files, template).expect("the text files are read");
-    let files = ImageProcessor::FILES.map(|name| read(family, name));
+    let processors = ImageProcessor::FILES.map(|name| read(family, name));
     let processor = ImageProcessor::read(
         &read(family, "config.json"),
-        [Some(&files[0]), Some(&files[1])],
+        [Some(&processors[0]), Some(&processors[1])],
     );
     let processor = processor.expect("the files are right");
+    let marker = processor.as_ref().map_or("", ImageProcessor::marker);
+    let template = template.map(|template| template.replace("<image>", marker));
+    let text = TextModel::from_folder(&files, template.as_deref());
+    let text = text.expect("the text files are read");
     let options = ServerOptions {
         images: processor.map(ImageReader::new),
         limits,
@@ -83,7 +93,7 @@ fn server_with(family: &str, template: Option<&str>, limits: Limits) -> Server {
     let tower = Model::open_tower(&folder, FileAccess::Read).expect("the tower loads");
     let others = Others { draft: None, tower };
     let config = Config {
-        max_image_rows: 170,
+        max_image_rows: rows,
         ..config()
     };
     let open = || Ok(CpuBackend::default());
@@ -126,11 +136,16 @@ fn parts(case: &Value, marker: u64) -> Value {
     prompt.collect()
 }
 
+/// The token that stands for a row of an image.
+fn marker(family: &str) -> u64 {
+    let config = read(family, "config.json");
+    let fields = ["image_token_id", "image_token_index"].map(|field| config[field].as_u64());
+    fields.into_iter().flatten().next().expect("an id")
+}
+
 /// The golden cases whose images every decoder reads alike, each with its parts.
 fn cases(family: &str) -> Vec<(Value, Value)> {
-    let marker = read(family, "config.json")["image_token_id"]
-        .as_u64()
-        .expect("an id");
+    let marker = marker(family);
     let golden = read(family, "golden.json");
     let list = golden["cases"].as_array().expect("a list of cases").iter();
     let is_exact = |case: &&Value| {
@@ -156,7 +171,7 @@ fn answered(server: &Server, path: &str, body: &Value) -> Value {
 
 #[test]
 fn questions_about_images_are_answered_as_by_transformers() {
-    for family in ["idefics3", "smolvlm"] {
+    for family in ["idefics3", "smolvlm", "mistral3"] {
         let server = server(family, TEMPLATE);
         let cases = cases(family);
         assert!(cases.len() > 3, "there are cases without a JPEG");
@@ -382,23 +397,45 @@ fn images_count_in_the_memory_of_all_requests() {
     }
 }
 
+/// The tower has room for such images only as may be held: of 20 tokens, and not of 24.
+#[test]
+fn an_image_that_is_too_large_for_the_tower_is_refused_with_both_numbers() {
+    let server = server_holding(20, "mistral3", Some(TEMPLATE), Limits::default());
+    let ask = |name: &str| asking(&json!([text_part("t050"), part(&url(&file(name)))]));
+    for _ in 0..2 {
+        let (param, message) = refused(&server.post(CHAT, &ask("wide.png")));
+        assert_eq!(param, "messages[0].content[1]");
+        assert!(message.contains("take 24 tokens; at most 20"), "{message}");
+        answered(&server, CHAT, &ask("small.png"));
+    }
+}
+
 #[test]
 fn markers_that_a_user_types_are_text() {
-    let server = server("smolvlm", TEMPLATE);
-    let typed =
-        json!([{"type": "text", "text": "t050 <image> t051"}, part(&url(&file("small.png")))]);
-    let answer = answered(&server, CHAT, &asking(&typed));
-    let placeholder = read("smolvlm", "config.json")["image_token_id"].clone();
-    let prompt = answer["prompt_token_ids"].as_array().expect("ids");
-    let rows = read("smolvlm", "golden.json")["images"]["small.png"]["tokens"].clone();
-    let count = prompt.iter().filter(|id| **id == placeholder).count();
-    assert_eq!(rows, count);
+    for (family, text) in [
+        ("smolvlm", "t050 <image> t051"),
+        ("mistral3", "t050 [IMG] t051 [IMG_BREAK][IMG_END]"),
+    ] {
+        let server = server(family, TEMPLATE);
+        let typed = json!([text_part(text), part(&url(&file("small.png")))]);
+        let answer = answered(&server, CHAT, &asking(&typed));
+        let prompt = ids(&answer["prompt_token_ids"]);
+        let marker = marker(family) as u32;
+        let images = &read(family, "golden.json")["images"]["small.png"];
+        let count = prompt.iter().filter(|id| **id == marker).count();
+        assert_eq!(images["tokens"], count, "{family}");
+        if family == "mistral3" {
+            let ends = prompt.iter().filter(|id| **id == marker + 2).count();
+            assert_eq!(ends, 1, "[IMG_END]");
+        }
+    }
     // A template that leaves images out cannot answer questions about them.
-    let blind = self::server(
+    let blind = server(
         "smolvlm",
         "{% for m in messages %}{{ m.content[0].text }}{% endfor %}",
     );
-    let (param, message) = refused(&blind.post(CHAT, &asking(&typed)));
+    let asked = json!([text_part("t050"), part(&url(&file("small.png")))]);
+    let (param, message) = refused(&blind.post(CHAT, &asking(&asked)));
     assert_eq!(param, "messages");
     assert!(message.contains("0 of 1 images"), "{message}");
 }

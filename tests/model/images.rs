@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// Levels by which a JPEG's pixels differ at most from libjpeg's.
 const JPEG_LEVELS: u8 = 3;
 
-const FAMILIES: [&str; 2] = ["idefics3", "smolvlm"];
+const FAMILIES: [&str; 3] = ["idefics3", "smolvlm", "mistral3"];
 
 fn folder(family: &str) -> PathBuf {
     packed::model("vision").join(family)
@@ -67,10 +67,10 @@ pub(super) fn picture(name: &str) -> Picture {
 /// The pixels of a tile, `[channel][row][column]`, from its patches.
 fn pixels(tile: &Tile) -> Vec<f32> {
     let count = tile.positions.len();
-    let across = count.isqrt();
+    let across = tile.across as usize;
     let patch = (tile.columns as usize / 3).isqrt();
-    let side = across * patch;
-    let mut pixels = vec![0.0; 3 * side * side];
+    let [height, width] = [count / across, across].map(|patches| patches * patch);
+    let mut pixels = vec![0.0; 3 * height * width];
     let patches = tile.patches.chunks_exact(tile.columns as usize);
     for (numbers, &position) in patches.zip(&*tile.positions) {
         let (top, left) = (
@@ -80,7 +80,7 @@ fn pixels(tile: &Tile) -> Vec<f32> {
         for (index, number) in numbers.iter().take(3 * patch * patch).enumerate() {
             let (channel, within) = (index / (patch * patch), index % (patch * patch));
             let (row, column) = (top + within / patch, left + within % patch);
-            pixels[(channel * side + row) * side + column] = *number;
+            pixels[(channel * height + row) * width + column] = *number;
         }
     }
     pixels
@@ -240,6 +240,9 @@ impl<'a, B: Backend> Tower<'a, B> {
             let (row_start, row_count) =
                 (inputs.positions.len() as u32, tile.positions.len() as u32);
             inputs.positions.extend(&*tile.positions);
+            let places = tile.positions.iter();
+            let places = places.map(|at| [0, at / tile.across, at % tile.across]);
+            inputs.places.extend(places);
             let context_len = row_count;
             inputs.sequences.push(SequenceRows {
                 row_start,
@@ -516,17 +519,23 @@ fn request(family: &str, expanded: &[u32], images: &[&str]) -> Request {
     let tiles = tiles.map(|tile| {
         let start = places.next().expect("a tile has placeholders") as u32;
         let others = (1..tile.rows).map(|_| places.next().expect("a row has a placeholder") as u32);
-        assert!(
-            others.eq(start + 1..start + tile.rows),
-            "they are consecutive"
-        );
-        request::Tile {
+        let others: Vec<u32> = others.collect();
+        let tile = request::Tile {
             start,
             rows: tile.rows,
+            run: tile.run,
             digest: tile.digest,
             patches: tile.patches,
             positions: tile.positions,
-        }
+            across: tile.across,
+        };
+        assert!(
+            others
+                .into_iter()
+                .eq((1..tile.rows).map(|row| tile.position(row))),
+            "they are in runs"
+        );
+        tile
     });
     Request {
         tiles: tiles.collect(),
@@ -675,6 +684,13 @@ fn images_that_a_model_cannot_read_are_refused() {
             let message = refused(handle, changed(change));
             assert!(message.contains(form), "{message}");
         }
+        let large = |tiles: &mut Vec<request::Tile>| {
+            tiles[0].rows = 17;
+            tiles[0].positions = vec![0; 68].into();
+        };
+        let message = refused(handle, changed(&large));
+        assert!(message.contains("one of 68 patches"), "{message}");
+        assert!(message.contains("at most 64"), "{message}");
         let last = |tiles: &mut Vec<request::Tile>| {
             tiles.last_mut().expect("a tile").start = request.prompt.len() as u32 - 1;
         };

@@ -128,7 +128,7 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inpu
     };
     let mut rotations = std::mem::take(&mut loaded.rotations);
     let rope = step.rope.map(|rope| {
-        let set = rotations.prepare(&rope, loaded.vector(rope.frequencies), &inputs.positions);
+        let set = rotations.prepare(&rope, loaded.vector(rope.frequencies), inputs);
         (rope, set)
     });
     let rope = rope.map(|(rope, set)| (rope, rotations.rows(set)));

@@ -17,7 +17,7 @@ pub(super) fn run(
     let dim = loaded.plan.kv_layers[step.layer as usize].head_dim as usize;
     let mut rotations = std::mem::take(&mut loaded.rotations);
     let frequencies = loaded.vector(step.rope.frequencies);
-    let set = rotations.prepare(&step.rope, frequencies, &inputs.positions);
+    let set = rotations.prepare(&step.rope, frequencies, inputs);
     let mut keys = std::mem::take(&mut loaded.rotated_keys);
     keys.resize(inputs.positions.len() * dim, 0.0);
     loaded.write(step.q, inputs, |loaded, q, storage| {

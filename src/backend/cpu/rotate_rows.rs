@@ -11,7 +11,7 @@ use crate::plan::inputs::BatchInputs;
 pub(super) fn run(step: &RotateRows, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
     let mut rotations = std::mem::take(&mut loaded.rotations);
     let frequencies = loaded.vector(step.rope.frequencies);
-    let set = rotations.prepare(&step.rope, frequencies, &inputs.positions);
+    let set = rotations.prepare(&step.rope, frequencies, inputs);
     let rope = Some((step.rope, rotations.rows(set)));
     let queries = (step.query_heads * step.head_dim) as usize;
     loaded.write(step.out, inputs, |loaded, out, storage| {

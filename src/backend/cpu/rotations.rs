@@ -1,5 +1,6 @@
 //! Cosines and sines of a batch, computed in f64 once per set of frequencies, since all layers use the same few sets.
 
+use crate::plan::inputs::{AXES, BatchInputs};
 use crate::plan::{Rope, WeightId};
 
 /// Frequencies, and the bits of the scale.
@@ -21,7 +22,7 @@ impl Rotations {
     }
 
     /// Computes a set unless it is there; returns its place.
-    pub(super) fn prepare(&mut self, rope: &Rope, frequencies: &[f32], positions: &[u32]) -> usize {
+    pub(super) fn prepare(&mut self, rope: &Rope, numbers: &[f32], inputs: &BatchInputs) -> usize {
         let key = (rope.frequencies, rope.scale.to_bits());
         if let Some(at) = self.sets[..self.used]
             .iter()
@@ -35,9 +36,22 @@ impl Rotations {
         let (known, rotations) = &mut self.sets[self.used];
         *known = key;
         rotations.clear();
-        for &position in positions {
-            rotations.extend(frequencies.iter().map(|&frequency| {
-                let (sin, cos) = (f64::from(position) * f64::from(frequency)).sin_cos();
+        // Without axes of their own, all frequencies have the first.
+        let (frequencies, axes) = numbers.split_at(rope.rotary_dim as usize / 2);
+        let axes = axes.iter().map(|axis| *axis as usize);
+        let pairs: Vec<_> = frequencies
+            .iter()
+            .copied()
+            .zip(axes.chain(std::iter::repeat(0)))
+            .collect();
+        for (row, &position) in inputs.positions.iter().enumerate() {
+            let place = if rope.by_axis {
+                inputs.place(row)
+            } else {
+                [position; AXES]
+            };
+            rotations.extend(pairs.iter().map(|&(frequency, axis)| {
+                let (sin, cos) = (f64::from(place[axis]) * f64::from(frequency)).sin_cos();
                 [cos, sin].map(|value| (value * f64::from(rope.scale)) as f32)
             }));
         }

@@ -2,7 +2,7 @@
 //!
 //! A row of `qkv` is query heads, then key heads, then value heads. Per head of q and k: RMS norm (optional, over the
 //! head or over all heads of the row), then for every pair (a, b) of its first `rotary_dim` elements, with
-//! angle = position · frequency:
+//! angle = position · frequency, with the position along the frequency's axis if each has one:
 //! (a, b) ← (a·cos − b·sin, b·cos + a·sin) · scale. Pairs are (i, i + rotary_dim / 2), or (2i, 2i + 1) interleaved.
 //! A norm may also follow the rotation, v may be normalized without a weight, and q may grow with its position.
 //! q is written to a row buffer, k and v to the slot of the token; slot `NONE` writes neither k nor v.
@@ -13,7 +13,7 @@
 use super::loaded::LoadedPlan;
 use super::memory::KvStore;
 use super::rms_norm::{Norm, factor, inverse_rms};
-use crate::plan::inputs::{BatchInputs, NONE};
+use crate::plan::inputs::{AXES, BatchInputs, NONE};
 use crate::plan::{HeadNorm, Rope, RopeStoreKv, Storage, StoreOptions};
 
 /// Runs the step.
@@ -76,6 +76,8 @@ fn run_queries(
 pub(super) struct Rotation {
     /// Radians per position, one per pair.
     pub(super) frequencies: Vec<f32>,
+    /// Axis of each pair's position; empty: all have the same position.
+    pub(super) axes: Vec<usize>,
     /// Whether pairs are (2i, 2i + 1) instead of (i, i + rotary_dim / 2).
     pub(super) interleaved: bool,
     /// Factor of cos and sin.
@@ -131,7 +133,12 @@ impl Transform {
             (weights, norm.after_rotation)
         };
         let rotation = rope.map(|rope| {
-            let frequencies = loaded.weight(rope.frequencies).vector();
+            let mut frequencies = loaded.weight(rope.frequencies).vector();
+            let axes = if rope.by_axis {
+                frequencies.split_off(rope.rotary_dim as usize / 2)
+            } else {
+                Vec::new()
+            };
             assert_eq!(
                 frequencies.len() * 2,
                 rope.rotary_dim as usize,
@@ -139,6 +146,7 @@ impl Transform {
             );
             Rotation {
                 frequencies,
+                axes: axes.into_iter().map(|axis| axis as usize).collect(),
                 interleaved: rope.interleaved,
                 scale: rope.scale,
             }
@@ -157,7 +165,7 @@ impl Transform {
         &self,
         row: &[f32],
         norm: &Option<(Norm, bool)>,
-        position: u32,
+        place: [u32; AXES],
         dim: usize,
     ) -> Vec<f64> {
         let row: Vec<f64> = row.iter().map(|&value| f64::from(value)).collect();
@@ -166,7 +174,7 @@ impl Transform {
             _ => row,
         };
         if let Some(rotation) = &self.rotation {
-            let turns = rotation.turns(position);
+            let turns = rotation.turns(place);
             row.chunks_exact_mut(dim)
                 .for_each(|head| turn_head(head, rotation, &turns));
         }
@@ -182,10 +190,8 @@ impl Transform {
             .options
             .query_growth
             .map_or(1.0, |growth| growth.factor(position));
-        for (out, value) in q
-            .iter_mut()
-            .zip(self.turn(row, &self.q_norm, position, dim))
-        {
+        let turned = self.turn(row, &self.q_norm, [position; AXES], dim);
+        for (out, value) in q.iter_mut().zip(turned) {
             *out = storage.round((value * growth) as f32);
         }
     }
@@ -247,7 +253,8 @@ pub(super) fn rope_store_kv(
             continue;
         }
         let (keys, values) = qkv[q_columns..].split_at(kv_columns);
-        let keys = transform.turn(keys, &transform.k_norm, positions[row], heads.dim);
+        let place = [positions[row]; AXES];
+        let keys = transform.turn(keys, &transform.k_norm, place, heads.dim);
         let keys: Vec<f32> = keys.into_iter().map(|value| value as f32).collect();
         for head in 0..heads.kv {
             let to = target.row(heads, target.slots[row] as usize, head);
@@ -259,13 +266,15 @@ pub(super) fn rope_store_kv(
 }
 
 impl Rotation {
-    /// (cos, sin) of every pair at `position`, scaled.
-    pub(super) fn turns(&self, position: u32) -> Vec<(f64, f64)> {
+    /// (cos, sin) of every pair at a place, scaled.
+    pub(super) fn turns(&self, place: [u32; AXES]) -> Vec<(f64, f64)> {
         let scale = f64::from(self.scale);
+        let axes = self.axes.iter().copied().chain(std::iter::repeat(0));
         let angles = self
             .frequencies
             .iter()
-            .map(|&frequency| f64::from(position) * f64::from(frequency));
+            .zip(axes)
+            .map(|(&frequency, axis)| f64::from(place[axis]) * f64::from(frequency));
         angles
             .map(|angle| (angle.cos() * scale, angle.sin() * scale))
             .collect()

@@ -9,7 +9,7 @@
 use super::loaded::LoadedPlan;
 use super::rms_norm::Norm;
 use super::rope_store_kv::{Rotation, normed, turn_head};
-use crate::plan::inputs::{BatchInputs, NONE};
+use crate::plan::inputs::{AXES, BatchInputs, NONE};
 use crate::plan::{RopeStoreLatent, Storage};
 
 /// Runs the step.
@@ -18,6 +18,7 @@ pub(super) fn run(step: &RopeStoreLatent, loaded: &mut LoadedPlan, inputs: &Batc
     let frequencies = loaded.weight(step.rope.frequencies).vector();
     let rotation = Rotation {
         frequencies,
+        axes: Vec::new(),
         interleaved: step.rope.interleaved,
         scale: step.rope.scale,
     };
@@ -66,7 +67,7 @@ pub(super) fn run(step: &RopeStoreLatent, loaded: &mut LoadedPlan, inputs: &Batc
 fn turned(row: &[f32], rotation: &Rotation, position: u32) -> Vec<f64> {
     let rotated = &row[row.len() - 2 * rotation.frequencies.len()..];
     let mut rotated: Vec<f64> = rotated.iter().map(|&value| f64::from(value)).collect();
-    turn_head(&mut rotated, rotation, &rotation.turns(position));
+    turn_head(&mut rotated, rotation, &rotation.turns([position; AXES]));
     rotated
 }
 

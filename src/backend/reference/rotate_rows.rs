@@ -1,6 +1,7 @@
 //! Rotation of q and k in rows, reference. Twin of `shaders/rotate_rows.wgsl`.
 //!
-//! Norm and rotation are those of `rope_store_kv`, computed in f64 and rounded once, to the storage of `out`.
+//! Norm and rotation are those of `rope_store_kv`, by a position or by axis, computed in f64 and rounded once, to the
+//! storage of `out`.
 
 use super::loaded::LoadedPlan;
 use super::rope_store_kv::Transform;
@@ -17,10 +18,11 @@ pub(super) fn run(step: &RotateRows, loaded: &mut LoadedPlan, inputs: &BatchInpu
         let rows = loaded.rows(step.qkv, inputs);
         let rows = rows.chunks_exact(loaded.columns(step.qkv));
         let outs = out.chunks_exact_mut(loaded.columns(step.out));
-        for ((row, out), &position) in rows.zip(outs).zip(&inputs.positions) {
+        for (index, (row, out)) in rows.zip(outs).enumerate() {
+            let place = inputs.place(index);
             let (q, k) = row[..out.len()].split_at(queries);
-            let q = transform.turn(q, &transform.q_norm, position, dim);
-            let k = transform.turn(k, &transform.k_norm, position, dim);
+            let q = transform.turn(q, &transform.q_norm, place, dim);
+            let k = transform.turn(k, &transform.k_norm, place, dim);
             for (out, value) in out.iter_mut().zip(q.into_iter().chain(k)) {
                 *out = storage.round(value as f32);
             }

@@ -193,9 +193,10 @@ fn tower_plan(
         return Ok(None);
     };
     model.reserve_image_rows(config.max_image_rows);
-    let tile = tower.tile_patches().unwrap_or(1);
+    let tile = tower.tile_patches(config.max_image_rows).unwrap_or(1);
     tower.reserve_patches(TowerPlan::patches(tile));
-    Ok(Some(TowerPlan::new(tower.record(caps.activations), tile)))
+    let plan = tower.record(caps.activations);
+    Ok(Some(TowerPlan::new(plan, tile, caps)))
 }
 
 fn draft_plan(named: &ModelArgs, name: &Path, model: &Plan, caps: &Caps) -> Result<DraftPlan> {

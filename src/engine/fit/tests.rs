@@ -426,3 +426,46 @@ fn bytes_read_well() {
     check(161 << 20, "161 MiB");
     check(u64::MAX, "16777216 TiB");
 }
+
+/// Of a patch in the tower of Mistral 3: x twice, normed, q, k and v, q and k, attended, gate_up, activated, and its 588
+/// numbers in 592 columns. A row of four of them is 4096 numbers, then 1024, and three times as many as the model's 64.
+const TOWER_PATCH_BYTES: u64 =
+    4 * (3 * 1024 + 3072 + 2048 + 1024 + 8192 + 4096 + 592) + 4096 + 1024 + 3 * 64;
+
+/// An image of 1540 × 1540 pixels has 110 × 110 patches, four of which become a row.
+#[test]
+fn a_tower_counts_with_a_step_of_the_largest_image_that_may_come() {
+    let config = config();
+    let text = ModelSpec::named(SHAPE).expect("a shape");
+    let json =
+        br#"{"model_type": "mistral3", "vision_config": {"image_size": 1540, "patch_size": 14}}"#;
+    let spec = ModelSpec::tower_from_json("config.json", json, &text).expect("it is read");
+    let spec = spec.expect("there is a tower");
+    let text = Model::random(text, 0);
+    let fit = |rows: u32, caps: &Caps| {
+        let mut tower = Model::random(spec.clone(), 0);
+        let tile = tower.tile_patches(rows).expect("it is a tower");
+        tower.reserve_patches(TowerPlan::patches(tile));
+        let tower = TowerPlan::new(tower.record(caps.activations), tile, caps);
+        let beside = Beside {
+            draft: None,
+            tower: Some(&tower),
+        };
+        let plan = text.record(caps.activations);
+        let fit = FitReport::new(&text, &plan, beside, &config, caps).requested;
+        assert_eq!(fit.excess, None);
+        (fit.activation_bytes, tower.rows_limited())
+    };
+    let caps = gpu(Some(16 << 30));
+    let (all, limited) = fit(8192, &caps);
+    let (few, _) = fit(1024, &caps);
+    assert!(all > 12_100 * TOWER_PATCH_BYTES);
+    assert_eq!(all - few, (12_100 - 4096) * TOWER_PATCH_BYTES);
+    assert_eq!(limited, None);
+    // 4096 rows of gate_up take 128 MiB: larger images are refused, not the model.
+    let narrow = Caps {
+        binding_bytes_max: 128 << 20,
+        ..caps
+    };
+    assert_eq!(fit(8192, &narrow), (few, Some(1024)));
+}

@@ -6,9 +6,11 @@ fn tile(name: u8, rows: u32) -> Tile {
     Tile {
         start: 0,
         rows,
+        run: rows,
         digest: [name; 32],
         patches: Arc::default(),
         positions: Arc::default(),
+        across: 1,
     }
 }
 

@@ -6,9 +6,11 @@ fn tile(patches: u32) -> Tile {
     Tile {
         start: 0,
         rows: patches / 4,
+        run: patches / 4,
         digest: [0; 32],
         patches: vec![0.0; 8 * patches as usize].into(),
         positions: (0..patches).rev().collect(),
+        across: 4,
     }
 }
 
@@ -17,6 +19,8 @@ fn a_step_has_the_patches_of_its_tiles_and_a_row_for_each_run() {
     let inputs = batch(&[&tile(8), &tile(4)], 4);
     assert_eq!(inputs.token_ids, (0..12).collect::<Vec<_>>());
     assert_eq!(inputs.positions, [7, 6, 5, 4, 3, 2, 1, 0, 3, 2, 1, 0]);
+    assert_eq!(inputs.places[..3], [[0, 1, 3], [0, 1, 2], [0, 1, 1]]);
+    assert_eq!(inputs.places[11], [0, 0, 0]);
     assert_eq!(inputs.logits_rows, [0, 4, 8]);
     let rows: Vec<_> = inputs
         .pools

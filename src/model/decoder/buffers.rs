@@ -1,6 +1,6 @@
 //! The row buffers of a decoder's plan.
 
-use super::super::spec::{LatentSpec, ModelSpec, NormPlace};
+use super::super::spec::{LatentSpec, ModelSpec, NormPlace, Projector};
 use crate::plan::{BufferId, Plan, Rows, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,6 +46,16 @@ pub(super) struct TowerBuffers {
     pub(super) merged: BufferId,
     /// What they become.
     pub(super) rows: BufferId,
+    /// Rows between products that turn the merged rows into them.
+    pub(super) projected: Option<ProjectedBuffers>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct ProjectedBuffers {
+    /// A merged row as long as the tower's.
+    pub(super) merged: BufferId,
+    /// What the first product of the MLP returns, and its activation.
+    pub(super) mlp: MlpBuffers,
 }
 
 #[derive(Clone, Copy)]
@@ -274,6 +284,19 @@ impl TowerBuffers {
             patches: plan.buffer("patches", Rows::Tokens, tower.columns(), activations),
             merged: plan.buffer("merged", Rows::Samples, merged, activations),
             rows: plan.buffer("rows", Rows::Samples, tower.out, Storage::F32),
+            projected: match tower.projector {
+                Projector::Product => None,
+                Projector::MergeAndMlp(between) => Some(ProjectedBuffers {
+                    merged: plan.buffer("row", Rows::Samples, spec.hidden, activations),
+                    mlp: MlpBuffers::new(
+                        plan,
+                        ["projected", "projected_activated"],
+                        Rows::Samples,
+                        [between; 2],
+                        activations,
+                    ),
+                }),
+            },
         })
     }
 }

@@ -4,7 +4,7 @@ use super::{
     ActivationField, AttentionRow, ExpertsRow, Family, Flag, Growth, Mixers, MlpRow, MlpSize,
     NormsRow, Positions, QueryHeads, RopeRow, Ropes, Scales, Sizes, TablesRow, Windows,
 };
-use crate::model::rope::RopeOptions;
+use crate::model::rope::{RopeAxes, RopeOptions};
 use crate::model::spec::{HeadNorms, NormPlace, OutputGate};
 use crate::model::tensor_names;
 use crate::plan::Activation;
@@ -63,6 +63,7 @@ pub(in crate::model) const LLAMA: Family = Family {
             partial_rotary_factor: 1.0,
             rotary_dim: None,
             whole: false,
+            axes: RopeAxes::One,
         },
     },
     mlp: MlpRow {

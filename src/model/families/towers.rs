@@ -1,10 +1,11 @@
 //! The rows of towers, which read the patches of images.
 
-use super::attention::LLAMA;
+use super::attention::{LLAMA, UNBIASED, UNBIASED_MLP};
 use super::{
     ActivationField, AttentionRow, Family, Flag, MlpRow, NormsRow, Positions, RopeRow, Ropes,
     TablesRow,
 };
+use crate::model::rope::{RopeAxes, RopeOptions};
 use crate::model::tensor_names;
 use crate::plan::Activation;
 
@@ -39,5 +40,32 @@ pub(in crate::model) const IDEFICS3_VISION: Family = Family {
         ..LLAMA.mlp
     },
     tensors: &tensor_names::IDEFICS3_VISION,
+    ..LLAMA
+};
+
+/// Pixtral, as Mistral 3 has it. Its epsilon is fixed: the table of defaults has it.
+pub(in crate::model) const PIXTRAL: Family = Family {
+    architecture: "PixtralVisionModel",
+    model_type: "pixtral",
+    norms: NormsRow {
+        embedding: true,
+        ..LLAMA.norms
+    },
+    attention: AttentionRow {
+        both_ways: Flag::Always,
+        ..UNBIASED
+    },
+    rope: RopeRow {
+        options: RopeOptions {
+            axes: RopeAxes::Alternating,
+            ..LLAMA.rope.options
+        },
+        ..LLAMA.rope
+    },
+    mlp: MlpRow {
+        activation: ActivationField::HiddenAct(Activation::Gelu),
+        ..UNBIASED_MLP
+    },
+    tensors: &tensor_names::PIXTRAL,
     ..LLAMA
 };

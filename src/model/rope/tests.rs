@@ -39,8 +39,17 @@ fn yarn_keeps_the_first_pairs_divides_the_last_and_ramps_between() {
         scaling,
         divisors: Vec::new(),
         long_divisors: Vec::new(),
+        axes: RopeAxes::One,
     };
     assert_eq!(rope.scale(1), 1.1);
+}
+
+#[test]
+fn axes_alternate_and_follow_their_frequencies() {
+    let frequencies = vec![4.0, 3.0, 2.0, 1.0];
+    assert_eq!(RopeAxes::One.arranged(frequencies.clone()), frequencies);
+    let arranged = RopeAxes::Alternating.arranged(frequencies);
+    assert_eq!(arranged, [4.0, 2.0, 3.0, 1.0, 1.0, 1.0, 2.0, 2.0]);
 }
 
 #[test]
@@ -52,6 +61,7 @@ fn plain_frequencies_are_a_geometric_series() {
         scaling: RopeScaling::None,
         divisors: Vec::new(),
         long_divisors: Vec::new(),
+        axes: RopeAxes::One,
     };
     let expected = [1.0, 0.1, 0.01, 0.001];
     for (found, expected) in rope.frequencies(4096).into_iter().zip(expected) {

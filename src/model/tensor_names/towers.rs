@@ -74,3 +74,52 @@ pub(in crate::model) const IDEFICS3_VISION: TensorNames = TensorNames {
     layer: &[SIGLIP],
     ..HUGGING_FACE
 };
+
+/// The layers of Pixtral.
+const PIXTRAL_LAYERS: &[LayerNames] = &[
+    names(
+        AttentionNorm,
+        &["vision_tower.transformer.layers.{}.attention_norm.weight"],
+    ),
+    names(
+        Qkv,
+        &[
+            "vision_tower.transformer.layers.{}.attention.q_proj.weight",
+            "vision_tower.transformer.layers.{}.attention.k_proj.weight",
+            "vision_tower.transformer.layers.{}.attention.v_proj.weight",
+        ],
+    ),
+    names(
+        Output,
+        &["vision_tower.transformer.layers.{}.attention.o_proj.weight"],
+    ),
+    names(
+        MlpNorm,
+        &["vision_tower.transformer.layers.{}.ffn_norm.weight"],
+    ),
+    names(
+        GateUp,
+        &[
+            "vision_tower.transformer.layers.{}.feed_forward.gate_proj.weight",
+            "vision_tower.transformer.layers.{}.feed_forward.up_proj.weight",
+        ],
+    ),
+    names(
+        Down,
+        &["vision_tower.transformer.layers.{}.feed_forward.down_proj.weight"],
+    ),
+];
+
+/// Mistral 3.
+pub(in crate::model) const PIXTRAL: TensorNames = TensorNames {
+    embedding: "vision_tower.patch_conv.weight",
+    embedding_norm: ["vision_tower.ln_pre.weight", ""],
+    final_norm: "multi_modal_projector.norm.weight",
+    merge: "multi_modal_projector.patch_merger.merging_layer.weight",
+    projector: [
+        "multi_modal_projector.linear_1.weight",
+        "multi_modal_projector.linear_2.weight",
+    ],
+    layer: &[PIXTRAL_LAYERS],
+    ..HUGGING_FACE
+};

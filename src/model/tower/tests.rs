@@ -71,3 +71,68 @@ fn a_model_of_text_alone_has_no_tower() {
     let tower = ModelSpec::tower_from_json("config.json", json.as_bytes(), &text);
     assert_eq!(tower.expect("it is read"), None);
 }
+
+/// The tower of Mistral 3 with these changes of its config, and of the whole.
+fn mistral3(vision: &Value, whole: &Value) -> Result<Option<ModelSpec>, LoadError> {
+    let mut config = json!({
+        "model_type": "mistral3",
+        "text_config": {
+            "model_type": "mistral", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
+            "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 0.001,
+            "max_position_embeddings": 256, "rope_theta": 10000.0,
+        },
+        "vision_config": {"model_type": "pixtral", "image_size": 1540, "patch_size": 14},
+    });
+    let object = config.as_object_mut().expect("an object");
+    object.extend(whole.as_object().expect("an object").clone());
+    let target = config["vision_config"].as_object_mut().expect("an object");
+    target.extend(vision.as_object().expect("an object").clone());
+    let json = config.to_string();
+    let text =
+        ModelSpec::from_json("config.json", json.as_bytes()).expect("the text model is known");
+    ModelSpec::tower_from_json("config.json", json.as_bytes(), &text)
+}
+
+#[test]
+fn the_tower_of_mistral_3_ends_with_a_norm_of_the_text_models_epsilon() {
+    let spec = mistral3(&json!({}), &json!({})).expect("it is read");
+    let spec = spec.expect("there is a tower");
+    let tower = spec.tower.expect("it is a tower");
+    assert_eq!((tower.merged, tower.out, tower.patch_bias), (4, 64, false));
+    assert_eq!(tower.projector, Projector::MergeAndMlp(64));
+    assert_eq!((tower.final_epsilon, spec.norm.epsilon), (0.001, 1e-5));
+    assert_eq!((spec.positions_max, spec.hidden), (110 * 110, 1024));
+    assert_eq!(spec.first_position, None);
+}
+
+#[test]
+fn what_mistral_3_may_have_and_is_not_supported_is_refused_by_name() {
+    let none = json!({});
+    for (vision, whole, field) in [
+        (
+            json!({"model_type": "siglip"}),
+            &none,
+            "vision_config.model_type",
+        ),
+        (
+            none.clone(),
+            &json!({"vision_feature_layer": -2}),
+            "vision_feature_layer",
+        ),
+        (
+            none.clone(),
+            &json!({"multimodal_projector_bias": true}),
+            "multimodal_projector_bias",
+        ),
+        (
+            none.clone(),
+            &json!({"projector_hidden_act": "relu"}),
+            "projector_hidden_act",
+        ),
+    ] {
+        let error = mistral3(&vision, whole)
+            .expect_err("it is refused")
+            .to_string();
+        assert!(error.contains(field), "{field}: {error}");
+    }
+}

@@ -94,7 +94,7 @@ impl Part {
     /// Rows of this tensor; elements if the weight is a vector.
     pub(super) fn stored_rows(&self) -> u32 {
         let rows = match (self.order, &self.shape[..]) {
-            (Order::Patches, [rows, ..]) => *rows,
+            (Order::Patches | Order::Merged(_), [rows, ..]) => *rows,
             (Order::Rows, []) => 1,
             (Order::Rows, [rows] | [rows, _]) => *rows,
             // A vector with more dimensions, such as the taps of a convolution.
@@ -121,7 +121,7 @@ impl Part {
     pub(super) fn columns(&self) -> Option<u32> {
         let columns = match (self.order, &self.shape[..]) {
             (Order::HeadKeys, _) => u64::from(self.runs[0].end - self.runs[0].start),
-            (Order::Rows, [_, columns])
+            (Order::Rows | Order::Merged(_), [_, columns])
             | (Order::Experts | Order::ExpertsInterleaved, [_, _, columns])
             | (Order::Transposed | Order::TransposedInterleaved, [_, columns, _]) => *columns,
             (Order::Patches, [_, patch @ ..]) => patch.iter().product::<u64>().next_multiple_of(8),
@@ -130,10 +130,11 @@ impl Part {
         Some(u32::try_from(columns).expect("a dimension of the spec fits 32 bits"))
     }
 
-    /// The format of the weight's rows. A matrix whose elements change becomes f32; the columns of a quantized matrix
-    /// are no rows of its format, and become f16.
+    /// The format of the weight's rows. A matrix whose elements change or move becomes f32; the columns of a quantized
+    /// matrix are no rows of its format, and become f16.
     pub(super) fn format(&self, stored: WeightFormat) -> WeightFormat {
         match self.order {
+            Order::Merged(_) => WeightFormat::F32,
             _ if self.change != Change::None => WeightFormat::F32,
             Order::HeadKeys if stored.is_quantised() => WeightFormat::F16,
             _ => stored,

@@ -5,7 +5,7 @@ use super::sections::{Layer, Sections};
 use super::{attention, latent, state};
 use crate::model::layer_weight::LayerWeight;
 use crate::model::predictor::Predictor;
-use crate::model::spec::{ModelSpec, TowerSpec};
+use crate::model::spec::{ModelSpec, Projector, TowerSpec};
 use crate::model::tensor_names::{LayerNames, Order};
 use std::collections::BTreeSet;
 use std::f32::consts::FRAC_1_SQRT_2;
@@ -110,13 +110,27 @@ fn of_tower(spec: &ModelSpec, tower: &TowerSpec) -> Vec<Required> {
     let merged = u64::from(tower.merged) * hidden;
     let mut patches = whole("patch", names.embedding, &[hidden, 3, patch, patch]);
     patches.parts[0].order = Order::Patches;
-    let mut required = vec![
-        patches,
-        whole("patch_bias", names.patch_bias, &[hidden]),
-        whole("final_norm", names.final_norm, &[hidden]),
-        whole("final_norm_bias", names.final_norm_bias, &[hidden]),
-        whole("merge", names.merge, &[out, merged]),
-    ];
+    let mut required = vec![patches, whole("final_norm", names.final_norm, &[hidden])];
+    if tower.patch_bias {
+        required.push(whole("patch_bias", names.patch_bias, &[hidden]));
+    }
+    if spec.norm.bias {
+        required.push(whole("final_norm_bias", names.final_norm_bias, &[hidden]));
+    }
+    match tower.projector {
+        Projector::Product => required.push(whole("merge", names.merge, &[out, merged])),
+        Projector::MergeAndMlp(between) => {
+            let between = u64::from(between);
+            let mut merge = whole("merge", names.merge, &[hidden, merged]);
+            merge.parts[0].order = Order::Merged(tower.merged);
+            let [first, second] = names.projector;
+            required.extend([
+                merge,
+                whole("project", first, &[between, hidden]),
+                whole("project_out", second, &[out, between]),
+            ]);
+        }
+    }
     required.extend(of_encoder(spec));
     required
 }

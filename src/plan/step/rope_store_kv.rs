@@ -9,7 +9,7 @@ use super::rules::whole_runs;
 /// (radians per position, computed in f64), so every kind of RoPE scaling is data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
-    /// `[1 × rotary_dim / 2]` f32.
+    /// `[1 × rotary_dim / 2]` f32; with [`Self::by_axis`], as many numbers of axes follow.
     pub frequencies: WeightId,
     /// Number of leading elements of a head that are rotated; the rest are unchanged.
     pub rotary_dim: u32,
@@ -17,6 +17,9 @@ pub struct Rope {
     pub interleaved: bool,
     /// Factor of cos and sin (YaRN's attention factor); 1 otherwise.
     pub scale: f32,
+    /// Each frequency turns by the position along an axis of its own, an index into
+    /// [`BatchInputs::place`](crate::plan::inputs::BatchInputs::place).
+    pub by_axis: bool,
 }
 
 /// What only some models do to q, k and v.
@@ -242,6 +245,13 @@ impl Rope {
                 what,
                 found,
                 expected: "an even number, at most the head size",
+            });
+        }
+        if self.by_axis {
+            return Err(PlanErrorKind::Unsupported {
+                what: "rotation".into(),
+                found: "by axis".into(),
+                expected: "one position of each row, where keys are stored",
             });
         }
         operands.check_f32_vector(self.frequencies, self.rotary_dim / 2)

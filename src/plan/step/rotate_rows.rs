@@ -6,8 +6,8 @@ use super::operation::{Access, Operation, unless};
 use super::rope_store_kv::{HeadNorm, Rope};
 use super::rules::{HEAD_DIM_MAX, same, whole_runs};
 
-/// `out = rotate(norm(q)), rotate(norm(k))`: the q and k heads of each row, rotated by position. The values stay where
-/// they are.
+/// `out = rotate(norm(q)), rotate(norm(k))`: the q and k heads of each row, rotated by position, or by its place along
+/// several axes. The values stay where they are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RotateRows {
     /// `[tokens × (query_heads + 2 · kv_heads) · head_dim]`: q, k and v.
@@ -58,6 +58,7 @@ impl Operation for RotateRows {
         let Rope {
             frequencies,
             rotary_dim,
+            by_axis,
             ..
         } = self.rope;
         if rotary_dim > dim || rotary_dim % 2 != 0 {
@@ -67,7 +68,8 @@ impl Operation for RotateRows {
                 expected: "an even number up to the elements of a head",
             });
         }
-        operands.check_f32_vector(frequencies, rotary_dim / 2)
+        let numbers = if by_axis { rotary_dim } else { rotary_dim / 2 };
+        operands.check_f32_vector(frequencies, numbers)
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {
@@ -93,9 +95,10 @@ impl Operation for RotateRows {
             ""
         };
         let scale = unless(", scale ", rope.scale, 1.0);
+        let axes = if rope.by_axis { ", by axis" } else { "" };
         format!(
             "{out} = rotate_rows({qkv}, {query_heads} + {kv_heads} heads of {head_dim}{norms}, rope {frequencies} over \
-             {}{pairs}{scale})",
+             {}{pairs}{axes}{scale})",
             rope.rotary_dim
         )
     }

@@ -1,7 +1,7 @@
 //! Reads images with a model's image processor.
 
 use super::{GivenImage, ReadImages};
-use crate::engine::request;
+use crate::engine::request::{self, ImageRoom};
 use crate::image::{ImageProcessor, Picture, PictureLimits};
 use crate::server::wire::error::ApiError;
 use crate::server::wire::memory::Charge;
@@ -24,7 +24,7 @@ impl ImageReader {
         }
     }
 
-    /// Reads images that have at most so many rows together. Takes long.
+    /// Reads images for which there is room. Takes long.
     ///
     /// # Errors
     /// The first image that cannot be read, is too large or makes too many rows, named by its field; one whose parts
@@ -32,7 +32,7 @@ impl ImageReader {
     pub(crate) fn read(
         &self,
         images: &[GivenImage],
-        rows_max: u32,
+        room: ImageRoom,
         charge: Arc<Charge>,
     ) -> Result<ReadImages, ApiError> {
         let (mut texts, mut tiles, mut rows) = (Vec::new(), Vec::new(), 0_u32);
@@ -42,20 +42,30 @@ impl ImageReader {
             let processed = Picture::decode(&image.file, &PictureLimits::default())
                 .and_then(|picture| self.processor.process(&picture))
                 .map_err(|error| refused(error.to_string()))?;
+            let tiles_rows = processed.tiles.iter().map(|tile| tile.rows);
+            let largest = tiles_rows.max().unwrap_or(0);
             for tile in processed.tiles {
                 rows = rows.saturating_add(tile.rows);
                 charge.add((size_of_val(&*tile.patches) + size_of_val(&*tile.positions)) as u64)?;
                 tiles.push(request::Tile {
                     start: 0,
                     rows: tile.rows,
+                    run: tile.run,
                     digest: tile.digest,
                     patches: tile.patches,
                     positions: tile.positions,
+                    across: tile.across,
                 });
             }
-            if rows > rows_max {
+            let (held, computed) = (room.rows, room.tile_rows());
+            if rows > held {
                 return Err(refused(format!(
-                    "with this image, those of the request take {rows} tokens; at most {rows_max} are held at once"
+                    "with this image, those of the request take {rows} tokens; at most {held} are held at once"
+                )));
+            }
+            if largest > computed {
+                return Err(refused(format!(
+                    "the image takes {largest} tokens; this device computes at most {computed} at once"
                 )));
             }
             texts.push(processed.text);

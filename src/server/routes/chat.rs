@@ -414,7 +414,7 @@ async fn read_images(
         return Err(ApiError::invalid(image.name.clone(), message));
     }
     let charge = state.shared.memory.request();
-    let read = move || reader.read(&images, room.rows, charge);
+    let read = move || reader.read(&images, room, charge);
     state.shared.offload(ALWAYS, read).await?.map(Some)
 }
 

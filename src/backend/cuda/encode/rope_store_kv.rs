@@ -38,7 +38,7 @@ params! {
         q_ahead: u32,
         stored: u32,
         row_columns: u32,
-        unused: u32,
+        by_axis: u32,
     }
 }
 
@@ -157,6 +157,6 @@ pub(super) fn head_params(recorder: &Recorder<'_>, step: &RopeStoreKv) -> HeadPa
         q_ahead: query_growth.map_or(0, |growth| growth.ahead),
         stored: u32::from(!q_only),
         row_columns: recorder.columns(step.qkv),
-        unused: 0,
+        by_axis: 0,
     }
 }

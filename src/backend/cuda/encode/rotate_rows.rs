@@ -49,7 +49,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RotateRows) -> Result<(
             q_ahead: 0,
             stored: 0,
             row_columns: recorder.columns(step.qkv),
-            unused: 0,
+            by_axis: u32::from(step.rope.by_axis),
         },
         out: recorder.row_buffer(step.out),
         metadata: recorder.arena.metadata,

@@ -75,6 +75,7 @@ fn rotation(interleaved: bool, pairs: usize, scale: f32) -> Transform {
     let quarter = std::f32::consts::FRAC_PI_2;
     let rotation = Some(Rotation {
         frequencies: vec![quarter; pairs],
+        axes: Vec::new(),
         interleaved,
         scale,
     });
@@ -159,6 +160,7 @@ fn products_of_rotated_heads_depend_on_distance() {
     let frequencies: Vec<f32> = (0..4).map(|i| 10f32.powi(-i)).collect();
     let rotation = Some(Rotation {
         frequencies,
+        axes: Vec::new(),
         interleaved: false,
         scale: 1.0,
     });

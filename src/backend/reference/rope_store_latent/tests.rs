@@ -6,6 +6,7 @@ use super::*;
 fn quarter(interleaved: bool) -> Rotation {
     Rotation {
         frequencies: vec![std::f32::consts::FRAC_PI_2; 2],
+        axes: Vec::new(),
         interleaved,
         scale: 2.0,
     }

@@ -26,10 +26,11 @@ params! {
 /// Invocations of a workgroup; each writes 4 elements.
 const WORKGROUP: u32 = 64;
 
-fn kernel(norm: bool, vectors: bool) -> Kernel {
+fn kernel(norm: bool, vectors: bool, axes: bool) -> Kernel {
     Kernel::new("rotate_rows")
         .define_if(norm, "NORM")
         .define_if(vectors, "ROPE_VECTORS")
+        .define_if(axes, "AXES")
 }
 
 /// Records the dispatch.
@@ -64,6 +65,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RotateRows) -> Result<(
     let kernel = kernel(
         step.norms.is_some(),
         !rope.interleaved && rope.rotary_dim.is_multiple_of(8),
+        rope.by_axis,
     );
     let items = tokens * heads * vectors;
     recorder.dispatch(&kernel, &params, &bindings, items.div_ceil(WORKGROUP))
@@ -71,7 +73,9 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RotateRows) -> Result<(
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    [(false, false), (false, true), (true, false), (true, true)]
-        .map(|(norm, vectors)| Variant::new::<Params>(kernel(norm, vectors), Params::FIELDS))
-        .into()
+    let flags = 0..8_u32;
+    let kernels = flags.map(|bits| kernel(bits & 1 != 0, bits & 2 != 0, bits & 4 != 0));
+    kernels
+        .map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS))
+        .collect()
 }

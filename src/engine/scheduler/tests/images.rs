@@ -16,9 +16,11 @@ fn tile(name: u8, start: u32, patches: u32) -> Tile {
     Tile {
         start,
         rows: 2,
+        run: 2,
         digest: [name; 32],
         patches: Arc::default(),
         positions: vec![0; patches as usize].into(),
+        across: 1,
     }
 }
 
