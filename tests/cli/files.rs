@@ -156,3 +156,68 @@ fn a_pipe_in_place_of_a_model_is_refused_at_once() {
         copy(folder.path());
     }
 }
+
+/// What is taken otherwise than a file says, or not at all, is told, and the model answers.
+#[test]
+fn what_is_ignored_of_a_model_is_told() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let warnings = |model: &Path| {
+        let path = model.to_str().expect("a path");
+        let options = [
+            "run",
+            "--device",
+            "cpu",
+            "--max-tokens",
+            "1",
+            "--model",
+            path,
+        ];
+        let input = ["--input", "-"];
+        let mut command = folio(&[&options[..], &input].concat());
+        command
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+        let mut process = command.spawn().expect("the binary starts");
+        let line = br#"{"prompt_token_ids": [3, 4, 5], "max_tokens": 1}"#;
+        std::io::Write::write_all(&mut process.stdin.take().expect("stdin"), line)
+            .expect("it reads");
+        let output = process.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let gguf = fs::read(packed::model("gguf/tiny-qwen3-Q4_0.gguf")).expect("the file reads");
+    let place = |key: &str| {
+        let found = gguf
+            .windows(key.len())
+            .position(|bytes| bytes == key.as_bytes());
+        found.expect("the file has the key") + key.len()
+    };
+    let file = folder.path().join("model.gguf");
+    let mut without_split = gguf.clone();
+    without_split[place("tokenizer.ggml.pre") - 1] = b'x';
+    fs::write(&file, without_split).expect("it can be written");
+    let told = warnings(&file);
+    assert!(told.contains("tokenizer.ggml.pre is missing"), "{told}");
+    let mut end_beyond = gguf.clone();
+    // Behind the key stand the type of its value and the value.
+    let value = place("tokenizer.ggml.eos_token_id") + 4;
+    end_beyond[value..value + 4].copy_from_slice(&9999u32.to_le_bytes());
+    fs::write(&file, end_beyond).expect("it can be written");
+    let told = warnings(&file);
+    assert!(
+        told.contains("tokenizer.ggml.eos_token_id is 9999") && told.contains("it is ignored"),
+        "{told}"
+    );
+    fs::write(&file, gguf).expect("it can be written");
+    assert!(!warnings(&file).contains("WARN"), "a whole file has none");
+    copy(folder.path());
+    let generation = br#"{"top_p": 1.5, "eos_token_id": 100000}"#;
+    fs::write(folder.path().join("generation_config.json"), generation).expect("it can be written");
+    fs::remove_file(&file).expect("it is there");
+    let told = warnings(folder.path());
+    assert!(
+        told.contains("top_p") && told.contains("it is ignored"),
+        "{told}"
+    );
+}

@@ -767,4 +767,9 @@ fn a_stop_string_ends_no_answer_within_its_thought_whatever_the_api() {
             );
         }
     }
+    // Several choices of one request.
+    let several = with(&base, &json!({"stop": ["STOP", "Two"], "n": 2}));
+    let answer = server.post(CHAT, &several).json();
+    let contents = [0, 1].map(|choice| &answer["choices"][choice]["message"]["content"]);
+    assert_eq!(contents, ["The answer is 42. "; 2]);
 }

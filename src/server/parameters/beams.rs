@@ -161,3 +161,6 @@ impl fmt::Debug for StopState {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,29 +32,18 @@ pub(crate) struct TemplateForm {
 impl TemplateForm {
     /// The form that a template's text shows.
     pub(crate) fn of(template: &str) -> Self {
-        let takes_all_calls = [
-            "in message.tool_calls",
-            "in message['tool_calls']",
-            "in message[\"tool_calls\"]",
-        ]
-        .into_iter()
-        .any(|calls| template.contains(calls));
-        let goes_through_parts = [
-            "in message.content",
-            "in message['content']",
-            "in message[\"content\"]",
-        ]
-        .into_iter()
-        .any(|parts| template.contains(parts));
         let asks_for_text = ["is string", "is not string"]
             .into_iter()
             .any(|test| template.contains(test));
         Self {
-            has_only_parts: goes_through_parts && !asks_for_text,
+            has_only_parts: loops_over(template, "content") && !asks_for_text,
             has_short_ids: template.contains("[TOOL_CALLS]"),
-            has_single_calls: template.contains("tool_calls[0]") && !takes_all_calls,
+            has_single_calls: template.contains("tool_calls[0]")
+                && !loops_over(template, "tool_calls"),
             has_thought_or_content: template.contains("<|channel|>")
-                && template.contains("message.thinking"),
+                && accesses("thinking")
+                    .iter()
+                    .any(|access| template.contains(access)),
             has_thought_parts: template.contains("== 'thinking'")
                 || template.contains("== \"thinking\""),
         }
@@ -66,6 +55,28 @@ impl TemplateForm {
     pub(crate) fn keeps_order(self) -> bool {
         !self.has_single_calls
     }
+}
+
+/// How templates write a field of a message.
+fn accesses(field: &str) -> [String; 3] {
+    [
+        format!(".{field}"),
+        format!("['{field}']"),
+        format!("[\"{field}\"]"),
+    ]
+}
+
+/// Whether a template has a loop over this field of messages, whatever it calls a message.
+fn loops_over(template: &str, field: &str) -> bool {
+    accesses(field).iter().any(|access| {
+        template.match_indices(access).any(|(at, _)| {
+            let name = |letter: char| letter.is_alphanumeric() || letter == '_';
+            let before = template[..at].trim_end_matches(name);
+            let statement = before.rsplit("{%").next().unwrap_or_default();
+            let statement = statement.trim_start_matches(['-', '+']).trim_start();
+            before.ends_with(" in ") && statement.starts_with("for ")
+        })
+    })
 }
 
 /// What stands in a result for an image that comes behind it.

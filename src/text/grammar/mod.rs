@@ -47,7 +47,7 @@ const ROW_ITEMS_MAX: usize = 6000;
 const TRIED_TOKENS: usize = 16;
 /// Time for the first tokens at compilation. The limits of [`costs`] and [`limits`] keep it much shorter on an idle
 /// machine.
-const COMPILE_MAX: Duration = Duration::from_secs(2);
+const COMPILE_MAX: Duration = Duration::from_secs(1);
 /// Time that the masks of an answer may take in a row.
 const MASKS_MAX: Duration = Duration::from_secs(1);
 /// What each token adds to the rest of this time.

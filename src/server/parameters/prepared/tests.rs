@@ -154,8 +154,34 @@ fn a_template_of_single_calls_gets_one_message_for_each() {
         [&prepared[1]["content"], &prepared[3]["content"]],
         ["1", "2"]
     );
-    let all = "tool_calls[0] {% for call in message.tool_calls %}";
-    assert_eq!(prepare(messages, TemplateForm::of(all)).len(), 4);
+    for all in [
+        "tool_calls[0] {% for call in message.tool_calls %}",
+        "tool_calls[0] {%- for call in turn['tool_calls'] -%}",
+    ] {
+        assert_eq!(prepare(messages.clone(), TemplateForm::of(all)).len(), 4);
+    }
+}
+
+/// What a template calls a message says nothing about what it takes.
+#[test]
+fn the_form_of_a_template_does_not_depend_on_its_names() {
+    for thoughts in [".thinking", "['thinking']", "[\"thinking\"]"] {
+        let form = TemplateForm::of(&format!("<|channel|> {{{{ turn{thoughts} }}}}"));
+        assert!(form.has_thought_or_content, "{thoughts}");
+    }
+    for (template, has_only_parts) in [
+        ("{% for part in m.content %}", true),
+        ("{%- for part in turn[\"content\"] -%}", true),
+        (
+            "{% for part in m.content %}{% if m.content is string %}",
+            false,
+        ),
+        ("{% if '</think>' in message.content %}", false),
+        ("{{ message.content }}", false),
+    ] {
+        let form = TemplateForm::of(template);
+        assert_eq!(form.has_only_parts, has_only_parts, "{template}");
+    }
 }
 
 #[test]
