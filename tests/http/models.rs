@@ -594,6 +594,27 @@ fn a_load_that_fails_ends_its_requests_only() {
     );
 }
 
+/// Neither the model whose end it is nor those that wait for its memory wait for ever.
+#[test]
+fn a_panic_while_a_model_ends_costs_nobody_a_model() {
+    let server = Several::with(|sources, _| {
+        let good = std::mem::replace(&mut sources[0].load, Box::new(|| Err(String::new())));
+        sources[0].load = Box::new(move || {
+            let mut model = good()?;
+            let end = std::mem::replace(&mut model.end, Box::new(|| Ok(())));
+            model.end = Box::new(move || {
+                end()?;
+                panic!("a panic while it ends, planted by this test")
+            });
+            Ok(model)
+        });
+    });
+    for _ in 0..2 {
+        let answers = ["a", "b", "c"].map(|name| server.ask(name));
+        assert_eq!(answers, ["I am a.", "I am b.", "I am c."]);
+    }
+}
+
 #[test]
 fn a_request_waits_no_longer_than_it_may_and_leaves_when_its_client_does() {
     let server = Several::with(|_, options| options.load_timeout = Some(Duration::from_millis(30)));

@@ -435,7 +435,12 @@ impl Fleet {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        let outcome = end.map_or(Ok(()), |end| end());
+        let outcome = match end.map(|end| catch_unwind(AssertUnwindSafe(end))) {
+            None => Ok(()),
+            Some(outcome) => {
+                outcome.unwrap_or_else(|_| Err("ending it panicked, which is a bug".to_owned()))
+            }
+        };
         platform::return_freed_memory();
         if let Err(reason) = &outcome {
             tracing::error!("{}: {reason}", self.models[index].names[0]);
