@@ -132,17 +132,8 @@ fn rotate(storage: Storage, heads: Heads, turn: Turn) -> Fixture {
     let option = format!("{storage:?}, heads of {head_dim}{options}");
     let mut fixture = Fixture::new("rotate_rows", option);
     let mut noise = Noise::new(&format!("rotate_rows {head_dim}{options}"));
-    // A part of the head, which for one of 80 elements is no whole number of vectors.
-    let rotary_dim = if head_dim == PARTLY_ROTATED.head_dim {
-        36
-    } else {
-        head_dim
-    };
-    let frequency = |pair: u32| 100_f32.powf(-2.0 * pair as f32 / rotary_dim as f32);
-    let mut frequencies: Vec<f32> = (0..rotary_dim / 2).map(frequency).collect();
-    if by_axis {
-        frequencies.extend((0..rotary_dim / 2).map(|pair| (pair % AXES as u32) as f32));
-    }
+    let rotary_dim = rotated_part(head_dim);
+    let frequencies = frequencies(rotary_dim, by_axis);
     let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &frequencies);
     let mut norm = |name| HeadNorm {
         weight: fixture.weight(name, 1, WeightFormat::F32, &noise.values(head_dim as usize)),
@@ -174,7 +165,6 @@ fn rotate(storage: Storage, heads: Heads, turn: Turn) -> Fixture {
         let sequences = [(1, 1), (rows, rows)];
         let mut inputs = paged_batch(&fixture, &sequences, &mut noise);
         if by_axis {
-            let place = |row: u32| [row, row / 7 + 3, 2 * (row % 7)];
             inputs.places = (0..rows + 1).map(place).collect();
         }
         let mut run = filled(&fixture, format!("{rows} rows"), inputs, &[qkv], &mut noise);
@@ -183,6 +173,30 @@ fn rotate(storage: Storage, heads: Heads, turn: Turn) -> Fixture {
         fixture.runs.push(run);
     }
     fixture
+}
+
+/// Where a row's token is on each axis.
+fn place(row: u32) -> [u32; AXES] {
+    [row, row / 7 + 3, 2 * (row % 7)]
+}
+
+/// Elements of a head that are rotated: for one of 80, a part that is no whole number of vectors.
+fn rotated_part(head_dim: u32) -> u32 {
+    match head_dim == PARTLY_ROTATED.head_dim {
+        true => 36,
+        false => head_dim,
+    }
+}
+
+/// The frequencies of a head's pairs, and behind them, with `by_axis`, the axis of each.
+fn frequencies(rotary_dim: u32, by_axis: bool) -> Vec<f32> {
+    let pairs = 0..rotary_dim / 2;
+    let frequency = |pair: u32| 100_f32.powf(-2.0 * pair as f32 / rotary_dim as f32);
+    let mut frequencies: Vec<f32> = pairs.clone().map(frequency).collect();
+    if by_axis {
+        frequencies.extend(pairs.map(|pair| (pair % AXES as u32) as f32));
+    }
+    frequencies
 }
 
 /// A run whose inputs are these buffers, with noise, of which a comparison must notice two swapped rows.

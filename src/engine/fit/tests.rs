@@ -427,8 +427,9 @@ fn bytes_read_well() {
     check(u64::MAX, "16777216 TiB");
 }
 
-/// Of a patch in the tower of Mistral 3: x twice, normed, q, k and v, q and k, attended, gate_up, activated, and its 588
-/// numbers in 592 columns. A row of four of them is 4096 numbers, then 1024, and three times as many as the model's 64.
+/// Of a patch in the tower of Mistral 3: x twice, normed, q, k and v, q and k, attended, gate_up, activated, and
+/// its 588 numbers in 592 columns. A row of four of them is 4096 numbers, then 1024, and three times as many as the
+/// model's 64.
 const TOWER_PATCH_BYTES: u64 =
     4 * (3 * 1024 + 3072 + 2048 + 1024 + 8192 + 4096 + 592) + 4096 + 1024 + 3 * 64;
 
