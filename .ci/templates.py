@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -18,9 +19,12 @@ from jinja2.exceptions import TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-# The difference that is meant. Where Jinja2 fails, folio may render.
+# The differences that are meant. Where Jinja2 fails, folio may render.
 NO_TOOLS = "the template shows no tools, so folio describes them in a message"
-TOOL_WORDS = "get_weather"
+NO_PARTS = "the template shows no parts, so folio joins them"
+ONE_CALL = "the template shows one call of a message, so folio writes a message for each"
+NO_THOUGHT = "the template reads thoughts as parts, which folio makes of them"
+TOOL_WORDS, OTHER_CITY, THOUGHT_WORDS = "get_weather", "Rome", "Hm, a"
 
 TOOL = {"type": "function", "function": {
     "name": "get_weather", "description": "Weather <of> a \"city\" é",
@@ -35,6 +39,11 @@ USER = {"role": "user", "content": "Hi  there, it's\nme"}
 ANSWER = {"role": "assistant", "content": "Hello!"}
 CALLING = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 RESULT = {"role": "tool", "name": "get_weather", "tool_call_id": "callAbc01", "content": "{\"t\": 21}"}
+# folio gives a thought every name by which templates ask for it.
+THOUGHT = {name: "Hm, a\nquestion." for name in ("reasoning_content", "reasoning", "thinking")}
+OTHER_CALL = {"id": "callAbc02", "type": "function", "function": {"name": "get_weather", "arguments": {"city": OTHER_CITY}}}
+OTHER_RESULT = {**RESULT, "tool_call_id": "callAbc02", "content": "22"}
+PARTS = {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": " there"}]}
 CONVERSATIONS = {
     "user": ([USER], None),
     "system": ([SYSTEM, USER], None),
@@ -42,7 +51,24 @@ CONVERSATIONS = {
     "tools": ([USER], [TOOL]),
     "a call": ([USER, CALLING, RESULT], [TOOL]),
     "turns after a call": ([SYSTEM, USER, CALLING, RESULT, ANSWER, USER], [TOOL]),
+    "a thought": ([USER, {**ANSWER, **THOUGHT}, USER], None),
+    "a thought before a call": ([USER, {**CALLING, **THOUGHT}, RESULT], [TOOL]),
+    "two calls": ([USER, {**CALLING, "tool_calls": [CALL, OTHER_CALL]}, RESULT, OTHER_RESULT], [TOOL]),
+    "parts": ([SYSTEM, PARTS, ANSWER, USER], None),
 }
+
+
+def reason_for(conversation, tools, expected):
+    """Why folio's text may differ from Jinja2's; `None` if it may not."""
+    if tools and TOOL_WORDS not in expected:
+        return NO_TOOLS
+    if conversation == "parts" and not re.search(r"Hi\s*there", expected):
+        return NO_PARTS
+    if conversation == "two calls" and OTHER_CITY not in expected:
+        return ONE_CALL
+    if conversation.startswith("a thought") and THOUGHT_WORDS not in expected:
+        return NO_THOUGHT
+    return None
 
 
 class Generation(Extension):
@@ -162,7 +188,7 @@ def main():
             text, error = found[conversation]
             if text == expected:
                 continue
-            reason = NO_TOOLS if tools and TOOL_WORDS not in expected else None
+            reason = reason_for(conversation, tools, expected)
             failed += reason is None
             print(f"{name}, {conversation}: {reason or 'DIFFERENT'}")
             if reason is None:

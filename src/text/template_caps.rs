@@ -94,6 +94,17 @@ impl ChatTemplate {
             && without_space(&with_image) != without_space(&shows(json!([text])))
     }
 
+    /// Whether texts of a content that is a list of parts are shown. They are not if the template leaves one out, or
+    /// writes the list as such.
+    pub fn shows_parts(&self) -> bool {
+        let part = |text: &str| json!({"type": "text", "text": text});
+        let hello = json!([{"role": "user", "content": [part(WORD), part(OTHER)]}]);
+        let text = self.probe(&hello, None, None).unwrap_or_default();
+        let behind = text.split_once(WORD).map_or("", |(_, behind)| behind);
+        let between = behind.split_once(OTHER).map(|(between, _)| between);
+        between.is_some_and(|between| between.trim().is_empty())
+    }
+
     /// A conversation as text; `None` if the template refuses it.
     fn probe(
         &self,

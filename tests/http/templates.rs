@@ -199,6 +199,30 @@ fn a_template_that_goes_through_arguments_takes_calls_without_any() {
     }
 }
 
+/// As transformers renders them; a template that would write a list gets a text.
+#[test]
+fn parts_of_the_user_stay_parts_where_the_template_shows_them() {
+    let messages = json!([
+        {"role": "system", "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": " there"}]},
+        {"role": "user", "content": [{"type": "text", "text": "One"}]},
+    ]);
+    let shown = "{% for m in messages %}[{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content \
+        %}{{ p.text }}{% endfor %}{% endif %}]{% endfor %}";
+    let written = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+    for (template, expected) in [
+        (shown, "[Be\nbrief.][Hi there][One]"),
+        (written, "[Be\nbrief.][Hi\n there][One]"),
+    ] {
+        let server = server(template);
+        let answer = server.post("/apply-template", &json!({"messages": messages}));
+        assert_eq!(answer.json()["prompt"], expected);
+        let request = json!({"model": MODEL, "messages": messages, "max_tokens": 1});
+        let answer = server.post("/v1/chat/completions", &request);
+        assert_eq!(answer.status, 200, "{}", answer.text);
+    }
+}
+
 #[test]
 fn a_prompt_ends_with_exactly_the_text_that_is_continued() {
     let own = std::str::from_utf8(demo::TOKENIZER_CONFIG_JSON).expect("JSON is text");

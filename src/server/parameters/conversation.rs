@@ -123,6 +123,14 @@ impl Conversation {
         self.messages.change(|messages| prepare(messages, form));
     }
 
+    /// Whether a content is a list of parts.
+    pub(crate) fn has_parts(&self) -> bool {
+        let messages = self.messages.as_array().into_iter().flatten();
+        messages
+            .map(|message| &message["content"])
+            .any(Value::is_array)
+    }
+
     /// The first call whose arguments are no JSON object: indices of its message and in it.
     pub(crate) fn unreadable_arguments(&self) -> Option<(usize, usize)> {
         self.messages

@@ -5,6 +5,7 @@
 //! needs is found in its text ([`TemplateForm`]).
 
 use crate::server::parameters::kinds::images;
+use crate::server::parameters::kinds::messages::joined_texts;
 use crate::text::integers;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -27,6 +28,8 @@ pub(crate) struct TemplateForm {
     has_thought_parts: bool,
     /// All contents are lists of parts: Idefics 3 and SmolVLM. These show nothing of a content that is a text.
     has_only_parts: bool,
+    /// Texts of the user that are parts are shown so.
+    shows_parts: bool,
 }
 
 impl TemplateForm {
@@ -46,6 +49,15 @@ impl TemplateForm {
                     .any(|access| template.contains(access)),
             has_thought_parts: template.contains("== 'thinking'")
                 || template.contains("== \"thinking\""),
+            shows_parts: false,
+        }
+    }
+
+    /// The same for a template that shows the user's parts, or not.
+    pub(crate) fn showing_parts(self, shows_parts: bool) -> Self {
+        Self {
+            shows_parts,
+            ..self
         }
     }
 }
@@ -141,6 +153,8 @@ pub(crate) fn prepare(mut messages: Vec<Value>, form: TemplateForm) -> Vec<Value
     }
     if form.has_only_parts {
         messages.iter_mut().for_each(make_content_parts);
+    } else if !form.shows_parts {
+        messages.iter_mut().for_each(join_texts);
     }
     messages
 }
@@ -329,6 +343,18 @@ fn add_thought_to_content(message: &mut Map<String, Value>) {
     let mut parts = vec![json!({"type": "thinking", "thinking": thought, "closed": true})];
     parts.extend(text_in(message, "content").map(|text| json!({"type": "text", "text": text})));
     message.insert("content".to_owned(), parts.into());
+}
+
+/// Joins the parts of a user's content if all are texts.
+fn join_texts(message: &mut Value) {
+    let text = message["content"]
+        .as_array()
+        .and_then(|parts| joined_texts(parts));
+    if let Some(text) = text
+        && message["role"] == "user"
+    {
+        message["content"] = text.into();
+    }
 }
 
 /// Makes a text the only part of a content.

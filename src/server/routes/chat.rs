@@ -491,7 +491,7 @@ fn with_template<T>(
     mut conversation: Conversation,
     render: impl Fn(&Conversation) -> Result<T, PromptError>,
 ) -> Result<T, PromptError> {
-    let form = form_of(text);
+    let form = form_of(text, &conversation);
     if conversation.messages.first_of_results().is_some() {
         let template = text.template.as_ref();
         let is_shown = template.is_some_and(ChatTemplate::shows_images_of_results);
@@ -520,7 +520,7 @@ fn with_tools_as_text<T>(
     conversation.prepare(TemplateForm::default());
     let render = |has_system: bool| {
         let mut conversation = conversation.with_tools_as_text(has_system);
-        conversation.prepare(form_of(text));
+        conversation.prepare(form_of(text, &conversation));
         render(&conversation)
     };
     let first = render(true);
@@ -531,9 +531,10 @@ fn with_tools_as_text<T>(
 }
 
 /// The form of messages that the model's template reads.
-fn form_of(text: &TextModel) -> TemplateForm {
+fn form_of(text: &TextModel, conversation: &Conversation) -> TemplateForm {
     let template = text.template.as_ref();
-    TemplateForm::of(template.map_or("", ChatTemplate::source))
+    let shows_parts = conversation.has_parts() && template.is_some_and(ChatTemplate::shows_parts);
+    TemplateForm::of(template.map_or("", ChatTemplate::source)).showing_parts(shows_parts)
 }
 
 fn too_many_bytes(info: &EngineInfo, bytes_max: usize, names: Names) -> ApiError {

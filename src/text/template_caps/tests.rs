@@ -45,6 +45,36 @@ fn what_a_template_shows_of_a_conversation_is_found() {
 }
 
 #[test]
+fn whether_parts_are_shown_is_found() {
+    let shows = |template: &str| {
+        let text = TextModel::from_parts(None, None, Some(template)).expect("a template");
+        let template = text.template.as_ref().expect("a template");
+        template.shows_parts()
+    };
+    let of_text = "{% for m in messages %}{% if m.content is string %}{{ m.content }}";
+    // In a loop, in a macro, and without the space around them.
+    for loops in [
+        "{% for p in m.content %}{{ p.text }}{% endfor %}",
+        "{% macro all(content) %}{% for p in content %}{{ p['text'] }}{% endfor %}{% endmacro %}{{ all(m.content) }}",
+        "{% for p in m.content %}{{ p.text|trim }} {% endfor %}",
+    ] {
+        let template = format!("{of_text}{{% else %}}{loops}{{% endif %}}{{% endfor %}}");
+        assert!(shows(&template), "{loops}");
+    }
+    // The list as such, one part only, nothing, refused.
+    for other in [
+        "{{ m.content }}",
+        "{{ m.content|tojson }}",
+        "{{ m.content[0].text }}",
+        "",
+        "{{ raise_exception('no') }}",
+    ] {
+        let template = format!("{of_text}{{% else %}}{other}{{% endif %}}{{% endfor %}}");
+        assert!(!shows(&template), "{other}");
+    }
+}
+
+#[test]
 fn whether_images_of_results_are_shown_is_found() {
     let shows = |template: &str| {
         let text = TextModel::from_parts(None, None, Some(template)).expect("a template");

@@ -1,9 +1,9 @@
 //! The conversation of a chat request: checked, and normalized to the form that chat templates expect.
 //!
-//! Content parts are joined into one string, unless there are images among them: then they stay parts, and the files
-//! go beside the messages. A missing content beside tool calls becomes the empty string. A refusal becomes the
-//! content, and a developer message a system message. The template decides which roles may follow each other; what it
-//! demands of messages beyond this is done in `prepared`.
+//! Content parts are joined into one string, but those of the user stay parts if there are several: the template
+//! decides. The files of images go beside the messages. A missing content beside tool calls becomes the empty string. A
+//! refusal becomes the content, and a developer message a system message. The template decides which roles may follow
+//! each other; what it demands of messages beyond this is done in `prepared`.
 
 use crate::platform;
 use crate::server::images::GivenImage;
@@ -238,7 +238,12 @@ pub(crate) fn message(
         Some(text @ Value::String(_)) => text,
         Some(Value::Array(parts)) => {
             let taken = Images::of_role(&role, bounds.reads_images);
-            content_parts(&at("content"), &parts, (taken, images))?
+            let parts = content_parts(&at("content"), &parts, (taken, images))?;
+            let text = parts.as_array().and_then(|parts| joined_texts(parts));
+            match text {
+                Some(text) if role != "user" => text.into(),
+                _ => parts,
+            }
         }
         Some(value) => {
             return Err(wrong(
@@ -255,7 +260,13 @@ pub(crate) fn message(
     Ok(Value::Object(message))
 }
 
-/// The content that parts make: their texts, or parts again if there are images among them.
+/// The texts of parts in one, a line each; `None` if some part is no text.
+pub(crate) fn joined_texts(parts: &[Value]) -> Option<String> {
+    let texts: Option<Vec<&str>> = parts.iter().map(|part| part["text"].as_str()).collect();
+    texts.map(|texts| texts.join("\n"))
+}
+
+/// The content that parts make: a text, or parts again if there are several.
 fn content_parts(
     name: &str,
     parts: &[Value],
@@ -295,8 +306,8 @@ fn content_parts(
             None => return Err(wrong(&format!("{name}.type"), "a string", &part["type"])),
         }
     }
-    if shown.is_empty() {
-        return Ok(texts.join("\n").into());
+    if shown.is_empty() && texts.len() <= 1 {
+        return Ok(texts.concat().into());
     }
     shown.extend(texts.drain(..).map(images::text_part));
     Ok(shown.into())
