@@ -37,6 +37,24 @@ fn readme_is_short() {
     );
 }
 
+/// Every family of text models has an entry in the table of defaults; entries with patches are towers.
+#[test]
+fn readme_says_how_many_families_there_are() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("it is there");
+    let defaults = read("src/model/families/defaults.json");
+    let entries = defaults.split("\n }");
+    let families = entries
+        .filter(|entry| entry.contains(": {\n") && !entry.contains("\"patch_size\""))
+        .count();
+    let readme = read("README.md");
+    for row in [
+        format!("| Model families | {families} |"),
+        format!("| Families | {families}, "),
+    ] {
+        assert!(readme.contains(&row), "README.md lacks {row:?}");
+    }
+}
+
 /// The owner's documentation names the page, so that both are updated together.
 #[test]
 fn every_page_of_docs_has_an_owner_that_names_it() {

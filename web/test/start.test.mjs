@@ -116,6 +116,15 @@ test("a worker that does not start says why", async () => {
   assert.match(await told(isolated), /^BrowserError: .*worker\.js: .* needs the header Cross-Origin-Embedder-Policy/);
 });
 
+test("a policy that forbids the model's address is named with the address", async () => {
+  const headers = { "content-security-policy": "connect-src 'self'" };
+  const closed = (path) => (path.endsWith(".html") || path.endsWith("/worker.js")) && { headers };
+  const { name, message } = await failure(closed);
+  assert.equal(name, "NetworkError", message);
+  const told = `: the page's Content-Security-Policy must allow ${server.origin} in connect-src`;
+  assert.ok(message.endsWith(told), message);
+});
+
 test("a sandboxed frame is told that its origin is opaque", async () => {
   const open = await serve();
   open.fault = () => ({ headers: { "access-control-allow-origin": "*" } });
