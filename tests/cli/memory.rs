@@ -113,7 +113,17 @@ fn no_request_takes_the_memory_or_the_time_of_others() {
                 .to_string(),
         )
     };
+    let slow = json!({"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 1_999_993}}});
+    let message = json!([{"role": "user", "content": "Hello!"}]);
+    let tool = json!([{"type": "function", "function": {"name": "f", "parameters": slow}}]);
+    let forced =
+        json!({"messages": message, "tools": tool, "tool_choice": "required", "max_tokens": 9});
+    let structure = json!([{"begin": "<a>", "schema": slow, "end": "</a>"}]);
+    let tag = json!({"type": "structural_tag", "structures": structure, "triggers": ["<a>"]});
+    let tagged = json!({"messages": message, "response_format": tag, "max_tokens": 9});
     let hostile = [
+        ("/v1/chat/completions", forced.to_string()),
+        ("/v1/chat/completions", tagged.to_string()),
         ("/v1/responses", objects),
         grammar(json!({"type": "integer", "multipleOf": 1_999_993})),
         grammar(json!({"type": "string", "pattern": "^(ab|c)*$", "minLength": 100_000_000})),
@@ -261,4 +271,45 @@ fn a_long_query_costs_little_whatever_the_number_of_documents() {
             }
         }
     }
+}
+
+/// They are kept as text: values in memory would take many times as much.
+#[test]
+fn stored_responses_take_hardly_more_than_the_option_says() {
+    const STORED: u32 = 4 << 20;
+    // Beside the store: the allocator's rest, and what a single request takes while it is read.
+    const BESIDE_MAX: f64 = 60e6;
+    let bytes = STORED.to_string();
+    let device = ["--device", "fake:context=131072"];
+    let server = Server::with(&[&device[..], &["--response-store-bytes", &bytes]].concat());
+    let process = server.process.id();
+    let store = |texts: usize| {
+        let text = json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]});
+        let body = json!({"input": vec![text; texts], "max_output_tokens": 1});
+        let answer = server.ask("POST", "/v1/responses", &body.to_string());
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer
+    };
+    store(1000);
+    let before = memory(process, "VmRSS");
+    // More than the store has room for.
+    let answers: Vec<String> = (0..80).map(|_| store(1000)).collect();
+    let taken = memory(process, "VmHWM") - before;
+    assert!(
+        taken < f64::from(STORED) + BESIDE_MAX,
+        "{:.0} MB",
+        taken / 1e6
+    );
+    let status = |answer: &String| {
+        let body = answer.split("\r\n\r\n").nth(1).expect("a body");
+        let response: Value = serde_json::from_str(body).expect("JSON");
+        let id = response["id"].as_str().expect("an id").to_owned();
+        let found = server.ask("GET", &format!("/v1/responses/{id}"), "");
+        found.split(' ').nth(1).map(str::to_owned)
+    };
+    let [first, last] = [&answers[0], &answers[79]].map(status);
+    assert_eq!(
+        [first.as_deref(), last.as_deref()],
+        [Some("404"), Some("200")]
+    );
 }
