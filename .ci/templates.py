@@ -22,6 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 # The differences that are meant. Where Jinja2 fails, folio may render.
 NO_TOOLS = "the template shows no tools, so folio describes them in a message"
 NO_PARTS = "the template shows no parts, so folio joins them"
+ONLY_PARTS = "the template shows parts only, so folio makes a text one"
 ONE_CALL = "the template shows one call of a message, so folio writes a message for each"
 NO_THOUGHT = "the template reads thoughts as parts, which folio makes of them"
 TOOL_WORDS, OTHER_CITY, THOUGHT_WORDS = "get_weather", "Rome", "Hm, a"
@@ -43,7 +44,7 @@ RESULT = {"role": "tool", "name": "get_weather", "tool_call_id": "callAbc01", "c
 THOUGHT = {name: "Hm, a\nquestion." for name in ("reasoning_content", "reasoning", "thinking")}
 OTHER_CALL = {"id": "callAbc02", "type": "function", "function": {"name": "get_weather", "arguments": {"city": OTHER_CITY}}}
 OTHER_RESULT = {**RESULT, "tool_call_id": "callAbc02", "content": "22"}
-PARTS = {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": " there"}]}
+PARTS = {"role": "user", "content": [{"type": "text", "text": "First"}, {"type": "text", "text": " second"}]}
 CONVERSATIONS = {
     "user": ([USER], None),
     "system": ([SYSTEM, USER], None),
@@ -62,7 +63,9 @@ def reason_for(conversation, tools, expected):
     """Why folio's text may differ from Jinja2's; `None` if it may not."""
     if tools and TOOL_WORDS not in expected:
         return NO_TOOLS
-    if conversation == "parts" and not re.search(r"Hi\s*there", expected):
+    if USER["content"] not in expected:
+        return ONLY_PARTS
+    if conversation == "parts" and not re.search(r"First\s*second", expected):
         return NO_PARTS
     if conversation == "two calls" and OTHER_CITY not in expected:
         return ONE_CALL
