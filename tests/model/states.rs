@@ -780,7 +780,6 @@ fn configs_of_lfm2_are_read_in_both_styles() {
             json!({"layer_types": ["conv", "mamba", "conv", "conv"]}),
             "layer_types has \"mamba\", an unknown kind of layer",
         ),
-        (json!({"layer_types": null}), "layer_types is missing"),
         (
             json!({"layer_types": null, "full_attn_idxs": [4]}),
             "full_attn_idxs has 4, not one of 4 layers",

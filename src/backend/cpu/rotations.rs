@@ -39,18 +39,14 @@ impl Rotations {
         // Without axes of their own, all frequencies have the first.
         let (frequencies, axes) = numbers.split_at(rope.rotary_dim as usize / 2);
         let axes = axes.iter().map(|axis| *axis as usize);
-        let pairs: Vec<_> = frequencies
-            .iter()
-            .copied()
-            .zip(axes.chain(std::iter::repeat(0)))
-            .collect();
+        let pairs = frequencies.iter().zip(axes.chain(std::iter::repeat(0)));
         for (row, &position) in inputs.positions.iter().enumerate() {
             let place = if rope.by_axis {
                 inputs.place(row)
             } else {
                 [position; AXES]
             };
-            rotations.extend(pairs.iter().map(|&(frequency, axis)| {
+            rotations.extend(pairs.clone().map(|(&frequency, axis)| {
                 let (sin, cos) = (f64::from(place[axis]) * f64::from(frequency)).sin_cos();
                 [cos, sin].map(|value| (value * f64::from(rope.scale)) as f32)
             }));
